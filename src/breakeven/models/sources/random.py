@@ -29,10 +29,13 @@ from breakeven.errors import ConfigError
 END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 
 # A few merges of common English pairs, so that a token is not always one byte. \u0120 is a space in byte-level BPE.
-_MERGES = (
-    "\u0120+t h+e i+n e+r \u0120+a \u0120t+he o+n r+e \u0120+s a+t e+n o+u \u0120+w i+s \u0120+c n+d \u0120+b i+t "
-    "\u0120+o in+g e+s o+r"
-).split()
+# fmt: off
+_MERGES = [
+    ("\u0120", "t"), ("h", "e"), ("i", "n"), ("e", "r"), ("\u0120", "a"), ("\u0120t", "he"), ("o", "n"), ("r", "e"),
+    ("\u0120", "s"), ("a", "t"), ("e", "n"), ("o", "u"), ("\u0120", "w"), ("i", "s"), ("\u0120", "c"), ("n", "d"),
+    ("\u0120", "b"), ("i", "t"), ("\u0120", "o"), ("in", "g"), ("e", "s"), ("o", "r"),
+]
+# fmt: on
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -88,12 +91,8 @@ def byte_tokenizer(max_context_tokens: int) -> PreTrainedTokenizerFast:
         TURN_END,
         *sorted(pre_tokenizers.ByteLevel.alphabet()),
     ]
-    merges: list[tuple[str, str]] = []
-    for merge in _MERGES:
-        left, right = merge.split("+")
-        merges.append((left, right))
-        tokens.append(left + right)
-    core = Tokenizer(models.BPE(vocab={token: index for index, token in enumerate(tokens)}, merges=merges))
+    tokens += [left + right for left, right in _MERGES]
+    core = Tokenizer(models.BPE(vocab={token: index for index, token in enumerate(tokens)}, merges=_MERGES))
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
     core.add_special_tokens([AddedToken(token, special=True) for token in (END_OF_TEXT, TURN_START, TURN_END)])
