@@ -41,6 +41,11 @@ class Drafter(ABC):
     def __init__(self, target: LayeredModel) -> None:
         self.target = target
 
+    @property
+    def max_context_tokens(self) -> int:
+        """Positions that target and drafter both have."""
+        return self.target.max_context_tokens
+
     def begin(self, prompt: list[int], cache: KVCache) -> None:
         """Start a request: forget the last one; `cache` is the target's, already holding the prompt."""
         self.cache = cache

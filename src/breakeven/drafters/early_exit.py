@@ -28,7 +28,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         if any(layer < 1 for layer in self.layers):
-            raise ConfigError(f"drafter.early_exit.layers is {list(self.layers)}. An exit comes after layer 1 or later.")
+            raise ConfigError(
+                f"drafter.early_exit.layers is {list(self.layers)}. An exit comes after layer 1 or later."
+            )
 
     def candidates(self, n_layers: int) -> list[dict[str, Any]]:
         """Return the settings that calibration chooses from.
@@ -83,9 +85,12 @@ class EarlyExitDrafter(Drafter):
 
     @torch.inference_mode()
     def target_logits(self, inputs: list[int]) -> Tensor:
-        # The last draft token has not been through the first layers yet; the others have.
-        self._shallow(inputs[len(self._exit_hidden) :])
-        hidden = torch.cat(self._exit_hidden, dim=1)
+        # The last draft token has not been through the first layers yet; the others have, and so have tokens that
+        # the loop cut off behind an end of sequence: the loop's rollback takes those out of the first layers again.
+        missing = inputs[len(self._exit_hidden) :]
+        if missing:
+            self._shallow(missing)
+        hidden = torch.cat(self._exit_hidden[: len(inputs)], dim=1)
         start = self.cache.lengths[self.layer]
         hidden = self.target.run_layers(hidden, start, self.layer, self.target.n_layers, self.cache)
         self._exit_hidden = []

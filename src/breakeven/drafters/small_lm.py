@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from breakeven.drafters.base import Draft, Drafter
 from breakeven.errors import ConfigError
@@ -40,6 +40,9 @@ class Settings:
 class SmallLmDrafter(Drafter):
     """Drafts with `draft`, whose tokenizer must be the target's by content.
 
+    The models' heads may still differ in rows: tokens that only the draft has are never proposed, tokens that only
+    the target has get q = 0, so that the residual stays over the whole vocabulary.
+
     Raises:
         TokenizerMismatchError: the tokenizers differ.
     """
@@ -51,6 +54,11 @@ class SmallLmDrafter(Drafter):
         super().__init__(target)
         require_same_tokenizer(target.tokenizer, draft.tokenizer)
         self.draft = draft
+        self._shared_vocab = min(target.vocab_size, draft.vocab_size)
+
+    @property
+    def max_context_tokens(self) -> int:
+        return min(self.target.max_context_tokens, self.draft.max_context_tokens)
 
     def begin(self, prompt: list[int], cache: KVCache) -> None:
         super().begin(prompt, cache)
@@ -58,9 +66,9 @@ class SmallLmDrafter(Drafter):
         self._feed(prompt)
 
     def _feed(self, tokens: list[int]) -> Tensor:
-        """Append tokens to the draft's cache; return its last logits [V]."""
+        """Append tokens to the draft's cache; return its last logits [shared vocabulary]."""
         inputs = torch.tensor([tokens], device=self.draft.device)
-        return self.draft.forward(inputs, self._draft_cache, last_only=True)[0, -1]
+        return self.draft.forward(inputs, self._draft_cache, last_only=True)[0, -1, : self._shared_vocab]
 
     def propose(self, tokens: list[int], k: int, temperature: float, uniforms: list[float]) -> Draft:
         draft: list[int] = []
@@ -70,7 +78,8 @@ class SmallLmDrafter(Drafter):
             # (vLLM #5765: leaving it out lets acceptance decay with length).
             logits = self._feed(tokens[self._draft_cache.length :] if i == 0 else draft[-1:])
             if temperature > 0:
-                q_rows.append(probabilities(logits, temperature))
+                q = probabilities(logits, temperature)
+                q_rows.append(nn.functional.pad(q, (0, self.target.vocab_size - self._shared_vocab)))
                 draft.append(draw(q_rows[-1], uniforms[i]))
             else:
                 draft.append(int(logits.argmax()))

@@ -48,7 +48,7 @@ class LayeredModel:
         name: as results show it.
 
     Raises:
-        BreakevenError: the architecture is not supported.
+        BreakevenError: the architecture or its attention implementation is not supported.
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
@@ -56,6 +56,12 @@ class LayeredModel:
         if config.model_type not in _PARTS:
             raise BreakevenError(
                 f"architecture {config.model_type!r} of {name} is not supported. Supported: {', '.join(_PARTS)}."
+            )
+        if config._attn_implementation != "sdpa":
+            # `_mask` returns None where SDPA is causal by itself; the eager path would attend to the future there.
+            raise BreakevenError(
+                f"{name} was loaded with attention {config._attn_implementation!r}. Load it with "
+                'attn_implementation="sdpa".'
             )
         self.model, self.tokenizer, self.name = model.eval(), tokenizer, name
         self._parts = _PARTS[config.model_type]
@@ -92,6 +98,18 @@ class LayeredModel:
     def kv_bytes_per_token(self) -> int:
         """Bytes of keys and values that one token adds to the cache."""
         return 2 * self.n_layers * self.n_kv_heads * self.head_dim * self.dtype.itemsize
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """Tokens that end an output: the generation config's (one or several), else the tokenizer's; may be empty."""
+        generation: Any = self.model.generation_config
+        named = generation.eos_token_id if generation is not None else None
+        if named is None:
+            named = self.tokenizer.eos_token_id
+        # 0 is an ordinary token id (SmolLM2's own end of sequence, for one): only None means "none".
+        if named is None:
+            return frozenset()
+        return frozenset(named) if isinstance(named, list | tuple) else frozenset([int(named)])
 
     def new_cache(self, capacity: int) -> KVCache:
         """Return an empty cache for `capacity` tokens."""

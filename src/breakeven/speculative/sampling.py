@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import zlib
+import hashlib
 
 import numpy as np
 import torch
 from torch import Tensor
 
 # One stream per decision, so that no draw is ever used twice (Draft&Verify shared one list for two decisions).
-STREAMS = {"plain": 0, "draft": 1, "accept": 2, "residual": 3}
+STREAMS = ("draft", "accept", "next")
 
 
 def uniforms(seed: int, prompt_id: str, step: int, stream: str, n: int) -> list[float]:
@@ -18,12 +18,20 @@ def uniforms(seed: int, prompt_id: str, step: int, stream: str, n: int) -> list[
     Args:
         seed: of the run.
         prompt_id: whose request it is; two prompts never share a stream (vLLM #9441, TensorRT-LLM #19487).
-        step: round of the speculative loop, or position for plain decoding.
-        stream: one of `STREAMS`.
+        step: 0 for the token behind the prompt, then the number of the target pass.
+        stream: one of `STREAMS`: "draft" draws the proposals, "accept" tests them, "next" draws the recovered or
+            bonus token.
         n: how many.
+
+    Raises:
+        ValueError: no such stream.
     """
-    entropy = [seed, zlib.crc32(prompt_id.encode()), step, STREAMS[stream]]
-    draws: list[float] = np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy))).random(n).tolist()
+    if stream not in STREAMS:
+        raise ValueError(f"unknown random stream {stream!r}. Valid: {', '.join(STREAMS)}.")
+    # A hash, not an arithmetic mix: no two (seed, prompt, step, stream) share a key, whatever their sizes.
+    name = f"{seed}\0{prompt_id}\0{step}\0{stream}"
+    key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:16], "little")
+    draws: list[float] = np.random.Generator(np.random.Philox(key=key)).random(n).tolist()
     return draws
 
 
