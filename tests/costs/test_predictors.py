@@ -77,8 +77,9 @@ def test_cost_aware_with_free_verification_and_equal_rates_is_leviathan(alphas, 
 
 
 @pytest.mark.parametrize(
-    ("c", "alpha", "k", "speedup"), [(0.05, 0.5, 3, 1.63), (0.05, 0.8, 8, 3.09), (0.1, 0.7, 4, 1.98), (0.5, 0.8, 2, 1.22)]
-)  # fmt: skip
+    ("c", "alpha", "k", "speedup"),
+    [(0.05, 0.5, 3, 1.63), (0.05, 0.8, 8, 3.09), (0.1, 0.7, 4, 1.98), (0.5, 0.8, 2, 1.22)],
+)
 def test_best_k_of_the_known_table(c, alpha, k, speedup):
     """Flat v, i.i.d. acceptance: hand-checked optima."""
     choice = predictors.best_k([alpha] * 16, c, lambda m: 1.0, 0.0, range(1, 17))

@@ -1,4 +1,4 @@
-"""Bootstrap intervals for clustered data (percentile method; Efron and Tibshirani, ch. 13; Davison and Hinkley, ch. 2.4).
+"""Bootstrap intervals for clustered data: percentile method (Efron and Tibshirani 1993, chapter 13).
 
 Rounds of one prompt, or rows of one text, resemble each other. Resampling single rows would call them independent and
 make every interval too narrow, so whole clusters (prompts, texts) are drawn with replacement. With few clusters the
