@@ -114,6 +114,8 @@ def _check_counts(rounds: pd.DataFrame) -> None:
     _require(rounds, cut | (emitted == accepted + 1), "n_emitted = n_accepted + 1 unless eos or max_len cut the round")
     whole = (emitted == accepted) | (emitted == accepted + 1)
     _require(rounds, ~cut | whole, "a cut round emits its accepted tokens, with or without one more")
+    ended = cut & (emitted == accepted)
+    _require(rounds, ~ended | (rounds["n_drafted"] == accepted), "drafts behind the end of the output do not count")
 
 
 def _check_reasons(rounds: pd.DataFrame) -> None:
