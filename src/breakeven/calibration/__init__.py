@@ -1,0 +1,1 @@
+"""Acceptance of drafters on calibration prompts, before anything is timed."""
