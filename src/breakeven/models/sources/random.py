@@ -7,9 +7,11 @@ flat, and an early exit agrees with the whole model sometimes, neither never nor
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,9 +25,11 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from breakeven.config import RandomSpec
+from breakeven.config import RandomSpec, SourceConfig
 from breakeven.errors import ConfigError
+from breakeven.models.store import Progress
 
+_RECIPE = 1  # raise it when `build` makes other weights of the same specification
 END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 
 # A few merges of common English pairs, so that a token is not always one byte. \u0120 is a space in byte-level BPE.
@@ -51,6 +55,22 @@ _GAIN = {"head": 2.0, "branch_out": 0.7, "other": 2.0}
 _BIAS_STD = 0.3
 _NORM_STD = 0.1
 _BRANCH_OUT = ("o_proj", "down_proj", "c_proj")
+
+
+def identity(source: SourceConfig, store: Path) -> dict[str, Any]:
+    """Return what pins the content: the shape and the seed."""
+    assert source.random is not None
+    return {"random": dataclasses.asdict(source.random), "recipe": _RECIPE}
+
+
+def prepare(source: SourceConfig, partial: Path, max_ram_gib: float, progress: Progress) -> dict[str, Any]:
+    """Build the model and save it as float32 safetensors; see `breakeven.models.sources`."""
+    assert source.random is not None
+    progress(f"building a random {source.random.architecture} with {source.random.layers} layers")
+    model, tokenizer = build(source.random)
+    model.save_pretrained(partial / "ready")
+    tokenizer.save_pretrained(partial / "ready")
+    return {}
 
 
 def build(spec: RandomSpec, *, pad_vocab_to_multiple_of: int = 1) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
