@@ -66,7 +66,7 @@ def _row(plain: dict[str, Any], spec: dict[str, Any], at: int, epsilon: float) -
         row[f"{name}_token"] = int(request["output_ids"][at]) if reached else None
         row[f"margin_{name}"] = float(request["margins"][at]) if reached else None
     # Where one output simply goes on, there is no token to compare: never a near tie.
-    if row["margin_plain"] is not None and row["margin_spec"] is not None:
-        if row["margin_plain"] + row["margin_spec"] <= epsilon:
-            row["verdict"] = "near_tie"
+    margins = (row["margin_plain"], row["margin_spec"])
+    if None not in margins and sum(margins) <= epsilon:
+        row["verdict"] = "near_tie"
     return row
