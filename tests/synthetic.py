@@ -45,7 +45,7 @@ class Truth:
     drafters: Mapping[str, DrafterTruth] = field(
         default_factory=lambda: {
             "ngram": DrafterTruth({"match": "most_recent", "max_ngram": 3, "min_ngram": 1}, 0.6, 0.004, draft_rate=0.5),
-            "early_exit": DrafterTruth({"layer": 24}, 0.35, 0.7, samples=True, v_shift=0.6),
+            "early_exit": DrafterTruth({"layer": 24}, 0.35, 0.7, samples=True, v_shift=0.1),
         }
     )
     model: str = "smollm2_135m"
@@ -62,15 +62,16 @@ class Truth:
     step_s: float = 0.025
     v_slope: float = 0.02
     max_m: int = 16
-    overhead: float = 0.03  # target steps a round
+    overhead: float = 0.03  # of a round, in target passes
+    overhead_plain: float = 0.01  # of a plain step
     noise: float = 0.01  # log-normal spread of every time
     alpha_spread: float = 0.0  # half-width of the uniform spread of alpha over prompts
     near_ties: int = 0
     unexplained: int = 0
 
     def v(self, m: float, drafter: str | None = None) -> float:
-        """Cost of a target pass over m tokens, in target steps."""
-        shift = self.drafters[drafter].v_shift if drafter else 0.0
+        """Cost of a target pass over m tokens, in passes over one token."""
+        shift = self.drafters[drafter].v_shift if drafter and m > 1 else 0.0
         return 1.0 + self.v_slope * (m - 1) - shift
 
     def alpha(self, drafter: str, category: str) -> float:
@@ -83,7 +84,8 @@ class Truth:
         truth = self.drafters[drafter]
         tau = 1.0 + truth.draft_rate * sum(truth.alpha**i for i in range(1, k + 1))
         drafting = k * truth.c + self.v(k + 1, drafter)
-        return tau / (truth.draft_rate * drafting + (1 - truth.draft_rate) * self.v(1, drafter) + self.overhead)
+        cost = truth.draft_rate * drafting + (1 - truth.draft_rate) * self.v(1) + self.overhead
+        return tau * (1 + self.overhead_plain) / cost
 
 
 @dataclass
@@ -150,10 +152,11 @@ def _runs(truth: Truth, index: int, first_temperature: bool) -> list[tuple[str, 
     """(drafter, k, calibrated) of one prompt: the sweep on a few prompts, the calibrated k on all."""
     runs = []
     for name, drafter in truth.drafters.items():
-        if index < truth.sweep_prompts_per_category:
-            runs += [(name, k, False) for k in truth.ks]
-        if truth.calibrated and (first_temperature or index < truth.sweep_prompts_per_category):
-            runs.append((name, drafter.calibrated_k, True))
+        in_sweep = index < truth.sweep_prompts_per_category
+        ks = set(truth.ks) if in_sweep else set()
+        if truth.calibrated and (first_temperature or in_sweep):
+            ks.add(drafter.calibrated_k)
+        runs += [(name, k, truth.calibrated and k == drafter.calibrated_k) for k in sorted(ks)]
     return runs
 
 
@@ -172,8 +175,8 @@ def _decode(truth: Truth, generator: np.random.Generator) -> tuple[pd.DataFrame,
                     base = _base(truth, prompt_id, category, name, k, calibrated, temperature, repeat)
                     alpha = 0.0 if name == "plain" else truth.alpha(name, category) + shift
                     own = _rounds(truth, generator, base, output, float(np.clip(alpha, 0.0, 1.0)))
-                    rounds += [] if name == "plain" else own
-                    requests.append(_request(truth, base, own, output, int(place)))
+                    rounds += own
+                    requests.append(_request(truth, base, own, output, int(place), len(requests)))
     round_table = pd.DataFrame(rounds)
     return pd.DataFrame(requests), round_table
 
@@ -189,7 +192,7 @@ def _output(truth: Truth, generator: np.random.Generator) -> list[int]:
 def _base(
     truth: Truth, prompt_id: str, category: str, name: str, k: int, calibrated: bool, temperature: float, repeat: int
 ) -> dict[str, Any]:
-    setting = "{}" if name == "plain" else setting_id(truth.drafters[name].setting)
+    setting = "" if name == "plain" else setting_id(truth.drafters[name].setting)
     return {
         "model": truth.model, "machine": MACHINE, "workload": "builtin", "prompt_id": prompt_id, "category": category,
         "drafter": name, "setting": setting, "k": k, "calibrated": calibrated, "temperature": temperature,
@@ -235,7 +238,7 @@ def _draft(
         p = (generator.random(n) < alpha).astype(float)
         q = np.ones(n)
         mass, ratio = p, p
-    elif not truth.drafters[base["drafter"]].samples if n else True:
+    elif n == 0 or not truth.drafters[base["drafter"]].samples:
         p = np.full(n, alpha)
         q = np.ones(n)
         mass, ratio = p, p
@@ -255,7 +258,8 @@ def _draft(
 def _times(truth: Truth, generator: np.random.Generator, name: str, n: int) -> dict[str, float]:
     noise = np.exp(generator.normal(0.0, truth.noise, size=3)) * truth.step_s
     if name == "plain":
-        return {"t_draft_s": 0.0, "t_verify_s": float(noise[1]), "t_other_s": 0.0, "t_record_s": 1e-4}
+        other = float(noise[2] * truth.overhead_plain)
+        return {"t_draft_s": 0.0, "t_verify_s": float(noise[1]), "t_other_s": other, "t_record_s": 1e-4}
     return {
         "t_draft_s": float(noise[0] * n * truth.drafters[name].c),
         "t_verify_s": float(noise[1] * truth.v(n + 1, name)),
@@ -265,17 +269,18 @@ def _times(truth: Truth, generator: np.random.Generator, name: str, n: int) -> d
 
 
 def _request(
-    truth: Truth, base: dict[str, Any], rounds: list[dict[str, Any]], output: list[int], order: int
+    truth: Truth, base: dict[str, Any], rounds: list[dict[str, Any]], output: list[int], place: int, order: int
 ) -> dict[str, Any]:
     decode = sum(row["t_draft_s"] + row["t_verify_s"] + row["t_other_s"] for row in rounds)
     prompt_tokens = 40 + len(base["prompt_id"])
     return {
-        **base, "order": order, "prompt_tokens": prompt_tokens, "new_tokens": len(output),
+        **base, "order": order, "place": place, "prompt_tokens": prompt_tokens, "new_tokens": len(output),
         "end_reason": "eos" if output[-1] == EOS else "max_len", "prefill_s": prompt_tokens * 0.002,
         "draft_prefill_s": 0.0 if base["drafter"] == "plain" else 0.001, "decode_s": decode,
         "target_passes": len(rounds), "output_sha256": hashlib.sha256(json.dumps(output).encode()).hexdigest(),
         "output_ids": output, "repetition_8gram": 0.05, "kv_bytes_target": 46080 * 512,
         "kv_bytes_draft": 0, "drafter_bytes": 0, "peak_memory_bytes": 900_000_000,
+        "margins": [1.0] * len(output), "lossless": True,
     }  # fmt: skip
 
 
@@ -333,17 +338,27 @@ def cost_rows(truth: Truth) -> list[dict[str, Any]]:
         rows.append(cost_row(truth, "target_step_s", truth.step_s, context_tokens=context))
         for m in range(1, truth.max_m + 1):
             rows.append(cost_row(truth, "v", truth.v(m), m=m, context_tokens=context))
+            rows.append(cost_row(truth, "overhead_s", truth.overhead * truth.step_s, m=m, context_tokens=context))
+            rows.append(cost_row(truth, "overhead_ratio", truth.overhead, m=m, context_tokens=context))
         for name, drafter in truth.drafters.items():
-            own = {"drafter": name, "setting": setting_id(drafter.setting), "layer": drafter.setting.get("layer")}
-            rows.append(cost_row(truth, "c", drafter.c, context_tokens=context, **own))
-            if drafter.v_shift:
-                rows += [
-                    cost_row(truth, "v", truth.v(m, name), m=m, context_tokens=context, **own)
-                    for m in range(2, truth.max_m + 1)
-                ]
-    for name, drafter in truth.drafters.items():
-        own = {"drafter": name, "setting": setting_id(drafter.setting)}
-        rows.append(cost_row(truth, "memory_bytes", 0.0, part="drafter", **own))
+            rows += _drafter_cost_rows(truth, name, drafter, context)
+    for name in truth.drafters:
+        rows.append(cost_row(truth, "memory_bytes", 0.0, part="drafter", drafter=name))
+    return rows
+
+
+def _drafter_cost_rows(truth: Truth, name: str, drafter: DrafterTruth, context: int) -> list[dict[str, Any]]:
+    """As the costs stage times them: proposing and verifying at three k, and every exit layer alone."""
+    rows, own = [], {"drafter": name, "setting": setting_id(drafter.setting), "context_tokens": context}
+    for k in sorted({1, drafter.calibrated_k, truth.max_m - 1}):
+        rows.append(cost_row(truth, "c", drafter.c, m=k, **own))
+        rows.append(cost_row(truth, "v", truth.v(k + 1, name), m=k + 1, **own))
+    if name == "early_exit":
+        rows += [
+            cost_row(truth, "c", drafter.c * layer / drafter.setting["layer"], drafter=name, layer=layer, m=1,
+                     context_tokens=context)
+            for layer in range(1, 30)
+        ]  # fmt: skip
     return rows
 
 

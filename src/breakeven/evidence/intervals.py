@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,14 @@ IntArray = npt.NDArray[np.int64]
 
 # Cells of one [resamples, values] block of the median: bounds memory at about 32 MB.
 _BLOCK_CELLS = 4_000_000
+
+
+class BootstrapSettings(TypedDict):
+    """The keywords that every estimator here takes: pass them on as **settings."""
+
+    resamples: int
+    confidence: float
+    seed: int
 
 
 @dataclass(frozen=True)
