@@ -28,10 +28,12 @@ def uniforms(seed: int, prompt_id: str, step: int, stream: str, n: int) -> list[
     """
     if stream not in STREAMS:
         raise ValueError(f"unknown random stream {stream!r}. Valid: {', '.join(STREAMS)}.")
-    # A hash, not an arithmetic mix: no two (seed, prompt, step, stream) share a key, whatever their sizes.
+    # A hash with output of any length, not a seeded generator: no two (seed, prompt, step, stream) share a state,
+    # whatever their sizes, and there is none to set up (a tenth of a millisecond, three times a round).
     name = f"{seed}\0{prompt_id}\0{step}\0{stream}"
-    key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:16], "little")
-    draws: list[float] = np.random.Generator(np.random.Philox(key=key)).random(n).tolist()
+    bits = np.frombuffer(hashlib.shake_256(name.encode()).digest(8 * n), dtype="<u8")
+    # The top 53 bits as a multiple of 2^-53: every float64 in [0, 1) that numpy's own generators return.
+    draws: list[float] = ((bits >> 11) * 2.0**-53).tolist()
     return draws
 
 
