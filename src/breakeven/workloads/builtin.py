@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from importlib import resources
-
-from breakeven.config import WorkloadConfig
 from breakeven.workloads import jsonl
 from breakeven.workloads.prompts import require_category
 
-_FILE = "data/builtin.jsonl"
+FILE = "data/builtin.jsonl"  # inside the package breakeven.workloads
 
 
-def load(workload: WorkloadConfig) -> list[dict[str, str]]:
-    """Return rows with id, category and text, in file order."""
-    source = f"{__package__}/{_FILE}"
-    lines = resources.files("breakeven.workloads").joinpath(_FILE).read_bytes().splitlines()
+def load(content: bytes, source: str) -> list[dict[str, str]]:
+    """Return rows with id, category and text, in file order.
+
+    Args:
+        content: JSON lines with id, category and text.
+        source: their name in messages.
+
+    Raises:
+        ConfigError: an unknown category.
+        BreakevenError: a line is malformed.
+    """
     found = []
-    for number, row in jsonl.rows(lines, source):
+    for number, row in jsonl.rows(content.splitlines(), source):
         where = f"{source}, line {number}"
         category = require_category(where, jsonl.field(row, "category", str, where))
         found.append(

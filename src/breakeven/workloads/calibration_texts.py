@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from breakeven.errors import BreakevenError, ConfigError
 
 _MIN_WORDS = 8  # shorter paragraphs are introductions of code and single remarks
-_NOT_PROSE = re.compile(r"^\s|::=|^[*=\-~#^\"+|.]{3,}|^\.\. ", re.MULTILINE)
+_NOT_PROSE = re.compile(r"^\s|^\* |::=|^[*=\-~#^\"+|.]{3,}|^\.\. ", re.MULTILINE)
 _MARKUP = (
     (re.compile(r"\"\"(.*?)\"\"|\"'(.*?)'\"|``(.*?)``"), lambda m: next(g for g in m.groups() if g is not None)),
     (re.compile(r"\"([^\"\s]+)\""), lambda m: m[1]),  # "name" -> name
@@ -57,9 +57,9 @@ def _prose(block: str) -> str | None:
     block = block.strip("\n")
     if not block or _NOT_PROSE.search(block):
         return None
-    text = " ".join(block.split())
+    text = " ".join(re.sub(r"(\w-)\n(?=\w)", r"\1", block).split())  # "built-\nin" is one word
     for pattern, replacement in _MARKUP:
-        text = pattern.sub(replacement, text)
+        text = pattern.sub(replacement, text).strip()
     return text if len(text.split()) >= _MIN_WORDS and text[-1] in ".:;!?)" else None
 
 
@@ -114,10 +114,10 @@ def _passages(
     length = 0
     for piece in pieces:
         parts.append(piece)
-        length += len(tokenizer(piece[1], add_special_tokens=False)["input_ids"])
+        length += len(tokenizer(piece[1], add_special_tokens=False, verbose=False)["input_ids"])
         if length < n_tokens:  # counted apart from each other: a cheap lower bound, checked below
             continue
-        ids = tokenizer("\n\n".join(text for _, text in parts))["input_ids"]
+        ids = tokenizer("\n\n".join(text for _, text in parts), verbose=False)["input_ids"]
         if len(ids) > n_tokens:  # more than enough, so that no closing special token is among the first n_tokens
             found.append((parts[0][0], [int(token) for token in ids[:n_tokens]]))
             parts, length = [], 0

@@ -82,9 +82,9 @@ def encode_prompt(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> list[in
         turn = [{"role": "user", "content": prompt.text}]
         # As text first: what apply_chat_template returns for tokenize=True changed between Transformers releases.
         text: Any = tokenizer.apply_chat_template(turn, add_generation_prompt=True, tokenize=False)
-        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
     else:
-        ids = tokenizer(prompt.text)["input_ids"]
+        ids = tokenizer(prompt.text, verbose=False)["input_ids"]
     tokens = [int(token) for token in ids]
     if not tokens:
         raise BreakevenError(f"prompt {prompt.id} has no tokens. Remove it from the workload or mend the tokenizer.")
@@ -95,7 +95,7 @@ def check_context(token_counts: Mapping[str, int], max_context: int, *, max_new_
     """Refuse prompts that do not fit before any work is done; nothing is ever cut silently.
 
     Args:
-        token_counts: prompt id -> tokens of the encoded prompt.
+        token_counts: prompt id -> tokens of the encoded prompt (or of prompt and output together).
         max_context: tokens of prompt and output together: the smaller of the model's and the hardware target's limit.
         max_new_tokens: tokens that will be written behind the prompt.
 
@@ -107,7 +107,8 @@ def check_context(token_counts: Mapping[str, int], max_context: int, *, max_new_
     if too_long:
         listed = ", ".join(f"{name} ({count})" for name, count in too_long.items())
         raise ConfigError(
-            f"{len(too_long)} of {len(token_counts)} prompts are longer than {room} tokens (context of {max_context}, "
-            f"{max_new_tokens} of them for the output): {listed}. Raise hardware.max_context_tokens if the model "
-            "allows it, lower speculate.max_new_tokens, or leave their category out of workload.categories."
+            f"{len(too_long)} of {len(token_counts)} prompts need more than the {room} tokens that there are "
+            f"(max_context {max_context}, {max_new_tokens} of them kept for the output): {listed}. "
+            "Raise hardware.max_context_tokens if the model allows it, "
+            "lower speculate.max_new_tokens, or leave their category out of workload.categories."
         )

@@ -7,11 +7,8 @@ here only the first turn is used, so that every prompt costs one prefill and res
 from __future__ import annotations
 
 from itertools import zip_longest
-from pathlib import Path
 
-from breakeven.config import WorkloadConfig
-from breakeven.errors import BreakevenError, ConfigError
-from breakeven.paths import home
+from breakeven.errors import ConfigError
 from breakeven.workloads import jsonl
 
 # Spec-Bench's multi-turn part is MT-bench, whose eight topics it keeps as category names.
@@ -27,17 +24,20 @@ _CATEGORY_OF = {
 }
 
 
-def load(workload: WorkloadConfig) -> list[dict[str, str]]:
+def load(content: bytes, source: str) -> list[dict[str, str]]:
     """Return rows with id, category and text; the topics of multi_turn take turns, the rest stays in file order.
 
+    Args:
+        content: the question file.
+        source: its name in messages.
+
     Raises:
-        ConfigError: the file is not there, or names a category that Spec-Bench does not have.
+        ConfigError: a category that Spec-Bench does not have.
         BreakevenError: a line is malformed.
     """
-    path = _resolve(workload.path or "")
     by_topic: dict[str, list[dict[str, str]]] = {}
-    for number, row in jsonl.rows(path.read_bytes().splitlines(), str(path)):
-        where = f"{path}, line {number}"
+    for number, row in jsonl.rows(content.splitlines(), source):
+        where = f"{source}, line {number}"
         topic = jsonl.field(row, "category", str, where)
         if topic not in _CATEGORY_OF:
             raise ConfigError(f"{where}: unknown category {topic!r}. Valid: {', '.join(sorted(_CATEGORY_OF))}.")
@@ -50,17 +50,3 @@ def load(workload: WorkloadConfig) -> list[dict[str, str]]:
     # The file lists MT-bench topic by topic: its first prompts alone would be nothing but writing.
     rounds = zip_longest(*by_topic.values())
     return [row for taken in rounds for row in taken if row is not None]
-
-
-def _resolve(path: str) -> Path:
-    """Relative paths start at the repository, also inside the temporary copy of an experiment."""
-    file = Path(path) if Path(path).is_absolute() else home() / path
-    if not file.is_file():
-        raise ConfigError(f"workload.path: {file} is not a file. Set workload.path to a Spec-Bench question.jsonl.")
-    try:
-        file.open("rb").close()
-    except OSError as error:
-        raise BreakevenError(
-            f"workload.path: {file} cannot be read ({error.strerror}). Mend its permissions."
-        ) from error
-    return file
