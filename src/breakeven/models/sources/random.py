@@ -242,6 +242,8 @@ def _fill(model: Any, seed: int) -> None:
 def _vector(name: str, noise: Tensor, zero_centred: bool) -> Tensor:
     """Scale a bias, or a norm's weight: near one (near zero where the norm adds one), never exactly."""
     is_norm_weight = name.endswith("weight")
+    if "ln_" in name and not is_norm_weight:
+        return noise * _NORM_STD  # a larger one adds the same to every token's logits, and one token wins everywhere
     if not is_norm_weight:
         return noise * _BIAS_STD
     return noise * _NORM_STD + (0.0 if zero_centred else 1.0)
