@@ -27,15 +27,16 @@ class _Parts:
     body: str  # attribute path of the decoder body
     layers: str
     norm: str
+    attention: str
     rotary: str  # shared: one rotary embedding; by_layer_type: local and global ones; learned: absolute positions
 
 
 _PARTS = {
-    "llama": _Parts("model", "layers", "norm", "shared"),
-    "qwen2": _Parts("model", "layers", "norm", "shared"),
-    "qwen3": _Parts("model", "layers", "norm", "shared"),
-    "gemma3_text": _Parts("model", "layers", "norm", "by_layer_type"),
-    "gpt2": _Parts("transformer", "h", "ln_f", "learned"),
+    "llama": _Parts("model", "layers", "norm", "self_attn", "shared"),
+    "qwen2": _Parts("model", "layers", "norm", "self_attn", "shared"),
+    "qwen3": _Parts("model", "layers", "norm", "self_attn", "shared"),
+    "gemma3_text": _Parts("model", "layers", "norm", "self_attn", "by_layer_type"),
+    "gpt2": _Parts("transformer", "h", "ln_f", "attn", "learned"),
 }
 
 
@@ -87,6 +88,11 @@ class LayeredModel:
             window: int = config.sliding_window
             return window
         return None
+
+    @property
+    def attentions(self) -> list[nn.Module]:
+        """The attention module of every layer."""
+        return [getattr(layer, self._parts.attention) for layer in self._layers]
 
     @property
     def nbytes(self) -> int:
