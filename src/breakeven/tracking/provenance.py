@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import shlex
 import subprocess
 from pathlib import Path
 from typing import TypedDict
@@ -98,20 +99,35 @@ def is_gone(owner: Process) -> bool:
         return False
 
 
-def tags(command: str) -> dict[str, str]:
-    """Return the tags of every run: enough to find and repeat what made it.
+def sweep_id() -> str:
+    """Return the id of the sweep that started this process; empty outside one."""
+    return os.environ.get(SWEEP_VARIABLE, "")
 
-    Args:
-        command: the command line that a user would type again.
-    """
+
+def command() -> str:
+    """Return the `dvc` command that this process runs under, as a user would type it again; else its own."""
+    own = psutil.Process()
+    for candidate in own.parents():
+        try:
+            line = candidate.cmdline()
+        except psutil.Error:
+            continue
+        position = next((i for i, word in enumerate(line) if Path(word).name == "dvc"), None)
+        if position is not None:
+            return shlex.join(["dvc", *line[position + 1 :]])
+    return shlex.join(own.cmdline())
+
+
+def tags() -> dict[str, str]:
+    """Return the tags of every run: enough to find and repeat what made it."""
     changes = patch()
     owner = process()
     described = {
         "git.commit": commit() or "none",
         "git.dirty": str(bool(changes)).lower(),
-        "command": command,
+        "command": command(),
         "dvc.experiment": os.environ.get("DVC_EXP_NAME", ""),
-        "sweep_id": os.environ.get(SWEEP_VARIABLE, ""),
+        "sweep_id": sweep_id(),
         "packages.sha256": sha256_json(versions()),
         "host": owner["host"],
         "pid": owner["pid"],
