@@ -36,9 +36,11 @@ class Settings:
         """Return the settings that calibration chooses from.
 
         Raises:
-            ConfigError: an exit layer is not below the number of layers.
+            ConfigError: an exit layer is not below the number of layers, or there is only one layer.
         """
-        layers = sorted(self.layers) or list(range(1, n_layers))
+        layers = sorted(set(self.layers)) or list(range(1, n_layers))
+        if not layers:
+            raise ConfigError("drafter.early_exit needs a target of at least 2 layers; this one has 1.")
         if layers[-1] >= n_layers:
             raise ConfigError(f"drafter.early_exit.layers holds {layers[-1]}. Valid: 1 to {n_layers - 1}.")
         return [{"layer": layer} for layer in layers]

@@ -35,7 +35,7 @@ class Settings:
 
     def candidates(self, n_layers: int) -> list[dict[str, Any]]:
         """Return the settings that calibration chooses from."""
-        return [{"max_ngram": n, "min_ngram": self.min_ngram, "match": self.match} for n in sorted(self.max_ngram)]
+        return [{"max_ngram": n, "min_ngram": self.min_ngram, "match": self.match} for n in sorted(set(self.max_ngram))]
 
 
 class NgramDrafter(Drafter):

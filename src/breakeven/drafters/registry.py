@@ -44,11 +44,12 @@ def check(name: str, settings: Mapping[str, Any]) -> Any:
     if unknown:
         raise ConfigError(f"unknown key drafter.{name}.{unknown[0]}. Valid keys there: {', '.join(valid)}.")
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(schema), dict(settings))
-        missing = sorted(OmegaConf.missing_keys(merged))
+        given = OmegaConf.to_container(settings, resolve=True) if OmegaConf.is_config(settings) else dict(settings)
+        # Before the merge: it would put the schema's default in the place of a `???`.
+        missing = sorted(OmegaConf.missing_keys(OmegaConf.create(given)))
         if missing:
             raise ConfigError(f"no value for drafter.{name}.{missing[0]} (`???`). Set it with key=value.")
-        return OmegaConf.to_object(merged)
+        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), given))
     except OmegaConfBaseException as error:
         raise ConfigError(f"drafter.{name}: {str(error).splitlines()[0]}") from error
 

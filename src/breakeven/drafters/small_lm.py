@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from breakeven.drafters.base import Draft, Drafter
-from breakeven.errors import ConfigError
+from breakeven.errors import ConfigError, TokenizerMismatchError
 from breakeven.models.adapter import LayeredModel
 from breakeven.models.cache import KVCache
 from breakeven.models.tokenizers import require_same_tokenizer
@@ -40,11 +40,11 @@ class Settings:
 class SmallLmDrafter(Drafter):
     """Drafts with `draft`, whose tokenizer must be the target's by content.
 
-    The models' heads may still differ in rows: tokens that only the draft has are never proposed, tokens that only
-    the target has get q = 0, so that the residual stays over the whole vocabulary.
+    The models' heads may still differ in rows (padding is cut off by `LayeredModel`): what the target has no row for
+    is never proposed.
 
     Raises:
-        TokenizerMismatchError: the tokenizers differ.
+        TokenizerMismatchError: the tokenizers differ, or the draft has no embedding for some of the target's tokens.
     """
 
     name = "small_lm"
@@ -53,8 +53,12 @@ class SmallLmDrafter(Drafter):
     def __init__(self, target: LayeredModel, draft: LayeredModel) -> None:
         super().__init__(target)
         require_same_tokenizer(target.tokenizer, draft.tokenizer)
+        if draft.vocab_size < target.vocab_size:
+            raise TokenizerMismatchError(
+                f"the draft model {draft.name} knows {draft.vocab_size} tokens, {target.name} writes "
+                f"{target.vocab_size}: it could not read on. Choose a draft model of the target's family."
+            )
         self.draft = draft
-        self._shared_vocab = min(target.vocab_size, draft.vocab_size)
 
     @property
     def max_context_tokens(self) -> int:
@@ -66,9 +70,9 @@ class SmallLmDrafter(Drafter):
         self._feed(prompt)
 
     def _feed(self, tokens: list[int]) -> Tensor:
-        """Append tokens to the draft's cache; return its last logits [shared vocabulary]."""
+        """Append tokens to the draft's cache; return its last logits, cut to the target's vocabulary [V]."""
         inputs = torch.tensor([tokens], device=self.draft.device)
-        return self.draft.forward(inputs, self._draft_cache, last_only=True)[0, -1, : self._shared_vocab]
+        return self.draft.forward(inputs, self._draft_cache, last_only=True)[0, -1, : self.target.vocab_size]
 
     def propose(self, tokens: list[int], k: int, temperature: float, uniforms: list[float]) -> Draft:
         draft: list[int] = []
@@ -78,8 +82,7 @@ class SmallLmDrafter(Drafter):
             # (vLLM #5765: leaving it out lets acceptance decay with length).
             logits = self._feed(tokens[self._draft_cache.length :] if i == 0 else draft[-1:])
             if temperature > 0:
-                q = probabilities(logits, temperature)
-                q_rows.append(nn.functional.pad(q, (0, self.target.vocab_size - self._shared_vocab)))
+                q_rows.append(probabilities(logits, temperature))
                 draft.append(draw(q_rows[-1], uniforms[i]))
             else:
                 draft.append(int(logits.argmax()))

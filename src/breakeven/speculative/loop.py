@@ -231,9 +231,10 @@ def _check(target: LayeredModel, drafter: Drafter | None, request: Request, cach
         raise BreakevenError(f"prompt {request.prompt_id} is empty. Give it at least one token.")
     if request.max_new_tokens < 1:
         raise BreakevenError(f"max_new_tokens is {request.max_new_tokens}. It must be at least 1.")
-    room = min(cache.capacity, target.max_context_tokens if drafter is None else drafter.max_context_tokens)
-    if drafter is not None and request.k >= room:
-        raise BreakevenError(f"k is {request.k} and the context holds {room} tokens. Choose a k below that.")
+    context = target.max_context_tokens if drafter is None else drafter.max_context_tokens
+    if drafter is not None and request.k >= context:
+        raise BreakevenError(f"k is {request.k} and the context holds {context} tokens. Choose a k below that.")
+    room = min(cache.capacity, context)
     needed = len(request.prompt) + request.max_new_tokens
     if needed > room:
         raise BreakevenError(
