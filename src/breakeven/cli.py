@@ -80,9 +80,10 @@ def verdict() -> None:
 
     It repeats what the last finished run found, from the files under reports/.
     """
+    from breakeven.paths import workspace
     from breakeven.reporting.verdict import main_lines
 
-    for line in main_lines():
+    for line in main_lines(workspace()):
         print(line)
 
 
