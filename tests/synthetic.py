@@ -18,6 +18,8 @@ import pandas as pd
 from tests.synthetic_kv import kv_channels, kv_error_rows
 
 from breakeven import io
+from breakeven.config import Config, HardwareConfig, MeasureConfig, ModelConfig
+from breakeven.evidence.summary import Measured
 
 EOS = 2
 CATEGORIES = ("multi_turn", "translation", "summarization", "qa", "math", "rag", "code")
@@ -128,6 +130,24 @@ def fabricate(truth: Truth | None = None, seed: int = 0) -> Tables:
         hardware=_hardware(truth),
         lock=_lock(truth),
     )
+
+
+def configuration(truth: Truth | None = None, *, resamples: int = 300, seed: int = 1234) -> Config:
+    """The parts of a configuration that pure stages read."""
+    truth = truth or Truth()
+    config = Config(experiment="synthetic")
+    config.hardware = HardwareConfig(truth.hardware, "cpu", "", "bfloat16", 2, 8.0, 2048)
+    config.model = ModelConfig(name=truth.model)
+    config.measure = MeasureConfig(seed=seed, trial=0, bootstrap_resamples=resamples, confidence=0.95)
+    return config
+
+
+def measured(tables: Tables) -> Measured:
+    """The same tables as the summary takes them."""
+    return Measured(
+        tables.requests, tables.rounds, tables.divergences, tables.cost_rows, tables.plan, tables.calibration,
+        tables.kv_error_rows, tables.kv_channels, tables.hardware, tables.lock,
+    )  # fmt: skip
 
 
 def write(tables: Tables, folder: Path) -> None:

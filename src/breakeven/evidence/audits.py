@@ -10,18 +10,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 from scipy.stats import binomtest
 
 from breakeven.evidence.pairing import GROUP_KEY, PLAIN, pair, rated
 from breakeven.results import AuditRow
-from breakeven.speculative.rounds import REQUEST_KEY, list_sums, n_tested
+from breakeven.speculative.rounds import REQUEST_KEY, n_tested
 
 PHASE_TOLERANCE = 0.02  # relative: phases of a request against its decode time
 LENGTH_TOLERANCE = 0.10  # relative: mean output length, as in MLPerf TEST09
-Z_LIMIT = 3.0  # standard errors
+Z_LIMIT = 3.0  # standard errors, of a single comparison
 ORDER_P_LIMIT = 1e-3  # two-sided binomial test of who came first
 CACHED_REPEAT_RATIO = 0.8  # a repeat that takes less of the first one's time was served from somewhere
 
@@ -36,6 +38,7 @@ class Bench:
 
 
 Result = tuple[bool, str]
+FloatArray = npt.NDArray[np.float64]
 
 
 def tokens_counted_once(bench: Bench) -> Result:
@@ -146,30 +149,28 @@ def phases_sum_to_decode_time(bench: Bench) -> Result:
 
 
 def acceptance_matches_sum_min(bench: Bench) -> Result:
-    """At temperature > 0, accepted drafts match the sum of sum_y min(p, q) within 3 standard errors.
+    """At temperature > 0, accepted drafts match sum_y min(p, q) within 3 standard errors, in level and in slope.
 
-    Under a right sampler each tested draft is accepted with exactly that probability given all before it, so the
-    accepted count minus the sum is a martingale with variance sum b (1 - b). A wrong q, a temperature on one side only
-    or an index off by one breaks it. Repeats share their random streams: only the first counts.
+    Under a right sampler each tested draft is accepted with exactly that probability b given all before it, so the sum
+    of w (accepted - b) is a martingale with variance sum w^2 b (1 - b). w = 1 asks whether enough was accepted; w = b -
+    mean asks whether it was accepted where b is high, which an index off by one leaves undone. A wrong q or a
+    temperature on one side only breaks the first. Repeats share their random streams: only the first counts.
     """
     first = bench.rounds["repeat"] == bench.rounds["repeat"].min()
     sampled = bench.rounds[(bench.rounds["temperature"] > 0) & first & (n_tested(bench.rounds) > 0)]
-    worst, label, groups = 0.0, "", 0
+    scores: list[tuple[float, str]] = []
     for key, table in sampled.groupby(GROUP_KEY, sort=True):
-        mass = np.clip(np.concatenate([np.asarray(values, dtype=float) for values in table["sum_min"]]), 0.0, 1.0)
-        spread = math.sqrt(float((mass * (1.0 - mass)).sum()))
-        difference = float(table["n_accepted"].sum() - list_sums(table["sum_min"]).sum())
-        # Certain outcomes have no spread: only rounding may differ.
-        z = difference / max(spread, 1e-3 * len(mass))
-        groups += 1
-        if abs(z) >= abs(worst):
-            worst, label = (
-                z,
-                f"{key[0]} k={key[2]} T={key[4]}: {difference / len(mass):+.4f} over {len(mass)} positions",
-            )
-    if not groups:
+        mass, accepted = _tested_positions(table)
+        label = f"{key[0]} k={key[2]} T={key[4]:g}, {len(mass)} positions"
+        scores.append((_martingale_score(np.ones(len(mass)), mass, accepted), f"level of {label}"))
+        scores.append((_martingale_score(mass - mass.mean(), mass, accepted), f"slope of {label}"))
+    if not scores:
         return True, "no tested draft at a temperature above 0"
-    return abs(worst) <= Z_LIMIT, f"{groups} groups; largest deviation {worst:+.2f} standard errors ({label})"
+    worst, label = max(scores, key=lambda score: abs(score[0]))
+    limit = _joint_limit(len(scores))
+    return abs(
+        worst
+    ) <= limit, f"{len(scores)} comparisons; largest {worst:+.2f} of {limit:.2f} standard errors ({label})"
 
 
 def repetition_is_reported(bench: Bench) -> Result:
@@ -205,6 +206,33 @@ def audit(bench: Bench) -> list[AuditRow]:
         passed, detail = function(bench)
         rows.append({"audit": name, "passed": bool(passed), "detail": detail})
     return rows
+
+
+def _tested_positions(rounds: pd.DataFrame) -> tuple[FloatArray, FloatArray]:
+    """Return sum_y min(p, q) and whether it was accepted (0 or 1), [positions] each, over all tested drafts."""
+    mass = np.concatenate([np.asarray(values, dtype=np.float64) for values in rounds["sum_min"]])
+    accepted = np.ones(len(mass))
+    last = np.cumsum(n_tested(rounds)) - 1
+    accepted[last[(rounds["end_reason"] == "reject").to_numpy()]] = 0.0
+    return np.clip(mass, 0.0, 1.0), accepted
+
+
+def _martingale_score(weights: FloatArray, mass: FloatArray, accepted: FloatArray) -> float:
+    """Return the weighted sum of accepted - mass in standard errors.
+
+    Where every outcome is certain there is no spread and only float32 rounding may differ: a floor of 1e-3 a position
+    keeps that from counting.
+    """
+    spread = math.sqrt(float((weights**2 * mass * (1.0 - mass)).sum()))
+    floor = 1e-3 * float(np.abs(weights).sum())
+    total = float((weights * (accepted - mass)).sum())
+    return total / max(spread, floor) if max(spread, floor) > 0.0 else 0.0
+
+
+def _joint_limit(n: int) -> float:
+    """Return the limit under which all of n scores stay as surely as one stays under 3 (Bonferroni)."""
+    normal = NormalDist()
+    return -normal.inv_cdf(normal.cdf(-Z_LIMIT) / n)
 
 
 def _speculative(requests: pd.DataFrame) -> pd.DataFrame:

@@ -17,7 +17,7 @@ from breakeven.evidence.costtable import CostTable
 from breakeven.evidence.pairing import pair
 from breakeven.evidence.speculation import acceptance_rows, groups, speculative_row
 from breakeven.results import AcceptanceRow, AuditRow, CostRow, KvErrorRow, SpeculativeRow
-from breakeven.speculative.rounds import validate
+from breakeven.speculative.rounds import ROUND_COLUMNS, validate
 
 DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -85,19 +85,21 @@ def summarize(measured: Measured, config: Config) -> Summary:
     Raises:
         BreakevenError: the round log breaks an invariant, requests lack their plain partner, or nothing was measured.
     """
-    validate(measured.rounds)
     if measured.requests.empty:
         raise BreakevenError("data/requests.parquet holds no request. Run `dvc repro -f speculate`.")
+    # Outputs of a single token need no round: such a log has no row and then no column either.
+    rounds = measured.rounds if len(measured.rounds) else pd.DataFrame(columns=list(ROUND_COLUMNS))
+    validate(rounds)
     pairs = pair(measured.requests)
     costs = CostTable(measured.cost_rows)
     kv_bytes = kv_bytes_per_token(costs, measured.lock, config)
     speculative, acceptance = [], []
-    for group in groups(pairs, measured.rounds, measured.divergences):
+    for group in groups(pairs, rounds, measured.divergences):
         row = speculative_row(group, costs, config, kv_bytes)
         if row is not None:
             speculative.append(row)
         acceptance += acceptance_rows(group, config)
-    bench = Bench(measured.requests, measured.rounds, measured.divergences)
+    bench = Bench(measured.requests, rounds, measured.divergences)
     return Summary(speculative, acceptance, audit(bench))
 
 
