@@ -77,17 +77,24 @@ def groups(
             yield Group(category, own, *parts)
 
 
-def speculative_row(group: Group, costs: CostTable, config: Config, kv_bytes_per_token: int) -> SpeculativeRow | None:
+def group_estimates(group: Group, config: Config) -> list[Estimate]:
+    """Estimate every definition of acceptance from the rounds of a group."""
+    return estimate(group.rounds, **_bootstrap(config)) if len(group.rounds) else []
+
+
+def speculative_row(
+    group: Group, estimates: list[Estimate], costs: CostTable, config: Config, kv_bytes_per_token: int
+) -> SpeculativeRow | None:
     """Build one row; None if no request of the group decoded a second token.
 
     The three predictions answer for `speedup_total`, the ratio of all tokens over all seconds: they predict means, and
     a median over prompts is another quantity where prompts differ much.
     """
     rates = speedup(group.pairs, **_bootstrap(config))
-    if rates is None or group.rounds.empty:
+    if rates is None or not estimates:
         return None
     first = group.pairs.iloc[0]
-    values = by_name(estimate(group.rounds, **_bootstrap(config)))
+    values = by_name(estimates)
     cost = round_costs(group, costs)
     predicted = predictions(values, int(first["k"]), cost)
     cost_aware = predicted["cost_aware"]
@@ -123,13 +130,10 @@ def speculative_row(group: Group, costs: CostTable, config: Config, kv_bytes_per
     return cast(SpeculativeRow, {name: _or_none(value) for name, value in row.items()})
 
 
-def acceptance_rows(group: Group, config: Config) -> list[AcceptanceRow]:
+def acceptance_rows(group: Group, estimates: list[Estimate]) -> list[AcceptanceRow]:
     """Build one row a definition (and position); definitions that the rounds do not define are left out."""
-    if group.rounds.empty:
-        return []
-    first = group.rounds.iloc[0]
-    rows = estimate(group.rounds, **_bootstrap(config))
-    shown = [e for e in rows if e.definition != "draft_rate" and not math.isnan(e.interval.value)]
+    first = group.pairs.iloc[0]
+    shown = [e for e in estimates if e.definition != "draft_rate" and not math.isnan(e.interval.value)]
     return [_acceptance_row(e, first, group.category) for e in shown]
 
 

@@ -15,7 +15,7 @@ from breakeven.evidence.audits import Bench, audit
 from breakeven.evidence.claims import Facts
 from breakeven.evidence.costtable import CostTable
 from breakeven.evidence.pairing import pair
-from breakeven.evidence.speculation import acceptance_rows, groups, speculative_row
+from breakeven.evidence.speculation import acceptance_rows, group_estimates, groups, speculative_row
 from breakeven.results import AcceptanceRow, AuditRow, CostRow, KvErrorRow, SpeculativeRow
 from breakeven.speculative.rounds import ROUND_COLUMNS, validate
 
@@ -95,10 +95,11 @@ def summarize(measured: Measured, config: Config) -> Summary:
     kv_bytes = kv_bytes_per_token(costs, measured.lock, config)
     speculative, acceptance = [], []
     for group in groups(pairs, rounds, measured.divergences):
-        row = speculative_row(group, costs, config, kv_bytes)
+        estimates = group_estimates(group, config)
+        row = speculative_row(group, estimates, costs, config, kv_bytes)
         if row is not None:
             speculative.append(row)
-        acceptance += acceptance_rows(group, config)
+        acceptance += acceptance_rows(group, estimates)
     bench = Bench(measured.requests, rounds, measured.divergences)
     return Summary(speculative, acceptance, audit(bench))
 

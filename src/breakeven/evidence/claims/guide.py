@@ -19,7 +19,8 @@ from breakeven.evidence.claims.facts import (
     side_of_one,
     speedup_text,
 )
-from breakeven.evidence.claims.speculation import LAW_TOLERANCE, TABLE_TOLERANCE, curve_text, position_rows
+from breakeven.evidence.claims.post_table import TABLE_TOLERANCE
+from breakeven.evidence.claims.speculation import LAW_TOLERANCE, curve_text, position_rows
 from breakeven.results import SpeculativeRow
 
 CURVE_TOLERANCE = 0.05  # absolute, on acceptance rates published as whole percents

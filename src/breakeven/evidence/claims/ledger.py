@@ -9,11 +9,11 @@ from typing import Any
 
 import yaml
 
-from breakeven.evidence.claims import cache, guide, speculation
+from breakeven.evidence.claims import cache, guide, post_table, speculation
 from breakeven.evidence.claims.facts import NOT_MEASURED, VERDICTS, Claim, Decision, Facts, Finding, pending
 from breakeven.results import ClaimRow
 
-DECISIONS: dict[str, Decision] = {**speculation.DECISIONS, **cache.DECISIONS, **guide.DECISIONS}
+DECISIONS: dict[str, Decision] = {**speculation.DECISIONS, **post_table.DECISIONS, **cache.DECISIONS, **guide.DECISIONS}
 # Claims that arithmetic decides even where nothing real was measured.
 ARITHMETIC = frozenset({"SD2", "SD3", "SD4", "KV1", "GD1"})
 TITLES = {
