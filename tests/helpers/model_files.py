@@ -13,7 +13,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from breakeven.config import ModelConfig, RandomSpec, SourceConfig, WheelPart
-from breakeven.models.sources import random
+from breakeven.models import random_model
 
 TINY = RandomSpec("llama", 3, 2, 32, 4, 2, 8, 64)
 
@@ -24,7 +24,7 @@ def quiet(line: str) -> None:
 
 def tiny_model(seed: int = 3) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """Return a two-layer Llama with grouped heads and its byte-level tokenizer."""
-    return random.build(RandomSpec(**{**vars(TINY), "seed": seed}))
+    return random_model.build(RandomSpec(**{**vars(TINY), "seed": seed}))
 
 
 def random_config(seed: int = 3, name: str = "tiny") -> ModelConfig:
@@ -104,11 +104,11 @@ def _write_tokenizer(writer: gguf.GGUFWriter, tokenizer: PreTrainedTokenizerFast
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(tokens)
     writer.add_token_types([normal if set(token) <= alphabet and "<|" not in token else control for token in tokens])
-    writer.add_token_merges([f"{left} {right}" for left, right in random._MERGES])
+    writer.add_token_merges([f"{left} {right}" for left, right in random_model.MERGES])
     writer.add_bos_token_id(tokenizer.bos_token_id)
     writer.add_eos_token_id(tokenizer.eos_token_id)
     writer.add_pad_token_id(tokenizer.pad_token_id)
-    writer.add_chat_template(random.CHAT_TEMPLATE)
+    writer.add_chat_template(random_model.CHAT_TEMPLATE)
 
 
 def write_wheel(folder: Path, name: str, members: dict[str, bytes], *, version: str = "1.0") -> WheelPart:

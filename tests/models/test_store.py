@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from breakeven import io
+from breakeven.config import SOURCE_KINDS
 from breakeven.errors import BreakevenError, DownloadError
 from breakeven.models import store
 from helpers.model_files import quiet
@@ -118,7 +119,8 @@ def test_verification_works_where_stamps_cannot_be_kept(folder: Path, monkeypatc
 
 
 def test_verifying_needs_no_torch() -> None:
-    code = "import sys, breakeven.models.lock; assert not {'torch', 'transformers'} & set(sys.modules)"
+    modules = "breakeven.models.lock, breakeven.models.sources." + ", breakeven.models.sources.".join(SOURCE_KINDS)
+    code = f"import sys, {modules}; assert not {{'torch', 'transformers'}} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

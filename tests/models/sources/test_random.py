@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,8 @@ from helpers.model_files import quiet, random_config
 
 def spec(architecture: str, seed: int = 7, **changes: Any) -> RandomSpec:
     kv_heads = 4 if architecture == "gpt2" else 2
-    shape = dict(architecture=architecture, seed=seed, layers=4, hidden=32, query_heads=4, kv_heads=kv_heads)
-    return RandomSpec(**{**shape, "head_dim": 8, "max_context_tokens": 128, "sliding_window": 8, **changes})
+    shape = RandomSpec(architecture, seed, 4, 32, 4, kv_heads, 8, 128, 8)
+    return dataclasses.replace(shape, **changes)
 
 
 def digest(model: Any) -> str:
