@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from breakeven.errors import BreakevenError, ConfigError
 
 _MIN_WORDS = 8  # shorter paragraphs are introductions of code and single remarks
-_NOT_PROSE = re.compile(r"^\s|^\* |::=|^[*=\-~#^\"+|.]{3,}|^\.\. ", re.MULTILINE)
+_NOT_PROSE = re.compile(r"^\s|^\* |^[*=\-~^+|]{3,}", re.MULTILINE)  # code and grammar, lists, headings, tables
 _MARKUP = (
     (re.compile(r"\"\"(.*?)\"\"|\"'(.*?)'\"|``(.*?)``"), lambda m: next(g for g in m.groups() if g is not None)),
     (re.compile(r"\"([^\"\s]+)\""), lambda m: m[1]),  # "name" -> name
