@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +12,7 @@ import psutil
 import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+from transformers.utils import logging as hf_logging
 
 from breakeven import io, paths
 from breakeven.config import DTYPES
@@ -96,15 +100,16 @@ def load_folder(
         facts.header(path)
     auto: Any = AutoModelForCausalLM
     try:
-        model, report = auto.from_pretrained(
-            folder,
-            dtype=dtype,
-            attn_implementation="sdpa",
-            local_files_only=True,
-            use_safetensors=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-        )
+        with _bars_only_on_a_terminal():
+            model, report = auto.from_pretrained(
+                folder,
+                dtype=dtype,
+                attn_implementation="sdpa",
+                local_files_only=True,
+                use_safetensors=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+            )
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
         raise DownloadError(
             f"{folder} cannot be loaded ({error}). Run `dvc repro download` to fetch it again."
@@ -112,6 +117,19 @@ def load_folder(
     _require_complete(folder, report)
     model.requires_grad_(False)
     return model.to(device).eval(), load_tokenizer(folder)
+
+
+@contextlib.contextmanager
+def _bars_only_on_a_terminal() -> Iterator[None]:
+    """Keep Transformers' progress bars out of log files."""
+    enabled = hf_logging.is_progress_bar_enabled()
+    if enabled and not sys.stderr.isatty():
+        hf_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if enabled:
+            hf_logging.enable_progress_bar()
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
