@@ -11,7 +11,7 @@ BIN := $(CURDIR)/$(VENV)/bin
 # DVC's stage commands call plain `python`: it must be the environment's.
 export PATH := $(BIN):$(PATH)
 export DVC_NO_ANALYTICS := 1
-# An empty home has no git user; experiments commit under one.
+# DVC refuses to make an experiment without a git identity, and an empty home has none.
 export GIT_AUTHOR_NAME ?= $(shell git config user.name 2>/dev/null || echo breakeven)
 export GIT_AUTHOR_EMAIL ?= $(shell git config user.email 2>/dev/null || echo breakeven@localhost)
 export GIT_COMMITTER_NAME ?= $(GIT_AUTHOR_NAME)
@@ -46,7 +46,9 @@ $(VENV)/.installed: pyproject.toml requirements.lock
 	@touch $@
 
 repro: env ## run the pipeline (what is unchanged is skipped), then print the verdict
-	@git rev-parse --git-dir >/dev/null 2>&1 || "$(BIN)/dvc" config --local core.no_scm true
+	@if git rev-parse --git-dir >/dev/null 2>&1; then \
+	  ! grep -qs no_scm .dvc/config.local || "$(BIN)/dvc" config --local --unset core.no_scm; \
+	else "$(BIN)/dvc" config --local core.no_scm true; fi
 	"$(BIN)/dvc" repro $(ARGS)
 	@"$(BIN)/breakeven" verdict
 

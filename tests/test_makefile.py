@@ -82,6 +82,23 @@ def test_stages_find_the_python_of_the_environment(folder):
     assert dvc.split("| ")[1].startswith(f"{folder.bin}:")
 
 
+def test_home_without_a_git_identity_still_makes_experiments(folder):
+    (folder.bin / "breakeven").write_text(
+        '#!/bin/sh\n[ -n "$GIT_AUTHOR_NAME$GIT_AUTHOR_EMAIL" ] && [ -n "$GIT_COMMITTER_NAME$GIT_COMMITTER_EMAIL" ]\n'
+    )
+    assert folder.make("sweep").returncode == 0
+
+
+def test_folder_without_git_runs_and_the_setting_goes_once_there_is_git(folder):
+    folder.make("repro")
+    assert any(call.startswith("dvc config --local core.no_scm true") for call in folder.calls())
+    (folder.root / ".dvc").mkdir()
+    (folder.root / ".dvc" / "config.local").write_text("[core]\n    no_scm = true\n")
+    subprocess.run(["git", "init", "-q", "."], cwd=folder.root, check=True)
+    folder.make("repro")
+    assert folder.calls()[-3].startswith("dvc config --local --unset core.no_scm")
+
+
 @pytest.mark.parametrize("program", ["dvc", "breakeven"])
 def test_repro_fails_when_a_part_of_it_fails(folder, program):
     folder.stand_in(program, code=1)
