@@ -47,7 +47,7 @@ def test_paragraphs_are_prose_without_headings_code_grammar_or_wrapped_lines():
     assert quoted == []
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(st.integers(1, 120), st.sampled_from([8, 64, 257]), st.integers(0, 5))
 @example(120, 64, 0)  # more passages than topics: two from one topic must not overlap
 def test_exact_lengths_distinct_ids_and_no_overlap(n_texts, n_tokens, seed):
