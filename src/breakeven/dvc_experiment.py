@@ -69,7 +69,7 @@ def name_of(overrides: Sequence[str]) -> str:
     is not this job's result.
     """
     digest = io.sha256_json([sorted(overrides), provenance.commit(), provenance.patch(), hardware.identity()])
-    words = re.sub(r"[^A-Za-z0-9]+", "-", "-".join(overrides))[:40].strip("-")
+    words = re.sub(r"[^A-Za-z0-9]+", "-", "-".join(sorted(overrides)))[:40].strip("-")
     return f"{words or 'default'}-{digest[:10]}"
 
 
@@ -95,8 +95,10 @@ def run_job(number: int, overrides: Sequence[str], root: Path, folder: Path, swe
     # Two sweeps that share a job: the second one waits and then finds it finished.
     with FileLock(root / ".dvc" / "tmp" / f"breakeven-{name}.lock"):
         if exists(name, root):
+            typer.echo(f"[{number}] {' '.join(overrides)}: finished before, as {name}")
             result = JobResult(number, name, list(overrides), "skipped", 0, 0.0, str(log))
         else:
+            typer.echo(f"[{number}] {' '.join(overrides)}: {log}")
             result = _run_new(number, name, overrides, root, log, sweep_id)
     result.save(folder)
     return result

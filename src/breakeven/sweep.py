@@ -22,7 +22,7 @@ import hydra
 import typer
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from breakeven import config, dvc_experiment, guard, io, params
@@ -81,7 +81,10 @@ def plan(overrides: Sequence[str]) -> list[list[str]]:
         job = list(HydraConfig.get().overrides.task)
         jobs.append(job)
         try:
-            guard.check_registries(config.from_dictconfig(composed))
+            # Through plain containers, as from a file: merging two typed nodes would let an added key (+typo=1) pass.
+            plain = OmegaConf.create(OmegaConf.to_container(composed, resolve=True))
+            assert isinstance(plain, DictConfig)
+            guard.check_registries(config.from_dictconfig(plain))
         except ConfigError as error:
             refused.append(f"{' '.join(job)}: {error}")
 
@@ -113,8 +116,9 @@ def _multirun(task: Callable[[DictConfig], None], overrides: Sequence[str]) -> N
         ConfigError: Hydra refuses an override.
     """
     conf = workspace() / "conf"
+    silent = ["hydra/job_logging=none", "hydra/hydra_logging=none"]  # each job says itself what it does
     main = hydra.main(version_base="1.3", config_path=str(conf), config_name=params.CONFIG_NAME)(task)
-    with _arguments(["breakeven", "--multirun", *overrides]):
+    with _arguments(["breakeven", "--multirun", *silent, *overrides]):
         try:
             main()
         except (HydraException, OmegaConfBaseException, OSError, ValueError) as error:

@@ -36,6 +36,13 @@ def write_results(root: Path, results: Results | None = None) -> Results:
     return results
 
 
+def conf_only(root: Path) -> Path:
+    """Make `root` a workspace with this repository's conf/ and nothing else: enough to compose and to guard."""
+    shutil.copytree(REPOSITORY / "conf", root / "conf")
+    (root / "dvc.yaml").write_text("stages: {}\n", encoding="utf-8")
+    return root
+
+
 def clone(destination: Path) -> Path:
     """Copy this working tree, uncommitted files included, into a fresh git repository with one commit."""
     listed = _git(REPOSITORY, "ls-files", "--cached", "--others", "--exclude-standard", "-z")
