@@ -30,7 +30,8 @@ def sd1(claim: Claim, facts: Facts) -> Finding:
 
     alpha is accepted / drafted at that k, the only reading under which the law is exact. Contradicted: some speedup
     lies above 1 (whole interval) though alpha <= c. Partly: the interval of no row excludes 1, or alpha > c without a
-    gain, or a predicted speedup misses `speedup_total` by more than 10 %. Reproduced: neither.
+    gain, or a prediction that misses `speedup_total` by more than 10 % and lies outside the measured interval.
+    Reproduced: none of these.
     """
     rows = [row for row in facts.overall if row["predicted_post"] is not None and row["c"] is not None]
     if not rows:
@@ -54,8 +55,8 @@ def sd1(claim: Claim, facts: Facts) -> Finding:
         reason = "undecided: every interval holds 1"
     elif useless:
         reason = f"alpha > c is not enough: {_names(useless)}; verification and overhead take the gain"
-    elif max(abs(error) for error in errors) > LAW_TOLERANCE:
-        worst = max(range(len(rows)), key=lambda i: abs(errors[i]))
+    elif misses := [i for i, row in enumerate(rows) if abs(errors[i]) > LAW_TOLERANCE and _outside(row)]:
+        worst = max(misses, key=lambda i: abs(errors[i]))
         reason = f"the sign holds, the figure does not: {errors[worst]:+.0%} for {speedup_text(rows[worst])}"
     else:
         verdict, reason = "reproduced", "sign and figure hold in every case"
@@ -86,35 +87,35 @@ def sd5(claim: Claim, facts: Facts) -> Finding:
 def sd6(claim: Claim, facts: Facts) -> Finding:
     """Speedup of each family that was run against the claimed range, at its calibrated k.
 
-    A family agrees if the interval of its speedup meets the range. Reproduced: all five families were run and agree.
-    Contradicted: no family that was run agrees. Partly: the rest.
+    A family agrees if its speedup lies in the range, differs if the whole interval lies outside, else it is undecided.
+    Reproduced: all five families were run and agree. Contradicted: every family that was run differs. Partly: the rest.
     """
     agree: list[str] = []
     differ: list[str] = []
+    undecided: list[str] = []
     for family, (low, high) in claim.numbers.items():
         row = best([row for row in facts.overall if row["drafter"] == family])
         if row is None:
             continue
-        # Without an interval (one prompt) nothing can be said against the range: NaN compares false.
+        # Without an interval (one prompt) NaN compares false: undecided.
         apart = number(row, "speedup_low") > high or number(row, "speedup_high") < low
         text = f"{speedup_text(row)}, claimed {low:g}-{high:g}x"
-        (differ if apart else agree).append(text)
-    run = len(agree) + len(differ)
+        (agree if low <= row["speedup"] <= high else differ if apart else undecided).append(text)
+    run = len(agree) + len(differ) + len(undecided)
     if not run:
         return pending("none of the families was run")
     waiting = (
         f"{len(claim.numbers) - run} of {len(claim.numbers)} families were not run; exits are untrained, and prompt "
     )
     waiting += "lookup stands in for Lookahead"
-    measured = "; ".join([*agree, *differ])
-    if not agree:
+    measured = "; ".join([*agree, *undecided, *differ])
+    if len(differ) == run:
         return Finding(
             "contradicted", measured, f"no family that was run reaches or meets its range; {waiting}", SPECULATIVE
         )
-    if differ or run < len(claim.numbers):
-        return Finding(
-            "partly", measured, f"{len(agree)} of {run} families that were run agree; {waiting}", SPECULATIVE
-        )
+    if len(agree) < len(claim.numbers):
+        counts = f"{len(agree)} of {run} families that were run agree, {len(undecided)} undecided"
+        return Finding("partly", measured, f"{counts}; {waiting}", SPECULATIVE)
     return Finding("reproduced", measured, "all families lie in their range", SPECULATIVE)
 
 
@@ -182,6 +183,12 @@ def sd9(claim: Claim, facts: Facts) -> Finding:
     if not lower and higher >= open_ + 1:
         return Finding("contradicted", measured, f"none is accepted less often: {counts}", SPECULATIVE)
     return Finding("partly", measured, f"no clear order: {counts}", SPECULATIVE)
+
+
+def _outside(row: SpeculativeRow) -> bool:
+    """Whether the law's prediction lies outside the interval of the measured speedup."""
+    predicted = number(row, "predicted_post")
+    return predicted < number(row, "speedup_low") or predicted > number(row, "speedup_high")
 
 
 def _above_cost(row: SpeculativeRow) -> bool:
