@@ -184,5 +184,5 @@ def encode(
     length = cut.values.shape[-1]
     offset = cut.values if minimum is None else cut.values - spread(minimum.float(), cut.group_size, length)
     divisor = spread(torch.where(scale > 0, scale.float(), math.inf), cut.group_size, length)
-    codes = (offset / divisor).round_().clamp_(lowest, highest).to(torch.int16)
+    codes = (offset / divisor).round_().clamp_(lowest, highest).to(torch.int32)
     return Quantized(codes, scale, minimum, code_bits, axis, cut.group_size)
