@@ -134,7 +134,7 @@ def _speculative(files: ResultFiles, drafter: str) -> RunRecord:
         prefix = "" if first and temperature == first[0]["temperature"] else f"T{temperature:g}/"
         points += _points(_one_per_k(at_temperature, ALL), "k", _WITH_INTERVAL, _PLAIN, prefix)
     best = next((row for row in chosen(rows) if first and row["temperature"] == first[0]["temperature"]), None)
-    points += _machine_points(files)
+    points += _machine_points(files, drafter)
     extra = {"drafter": drafter}
     if best is not None:
         points += _acceptance_points(files, best)
@@ -159,17 +159,25 @@ def _one_per_k(rows: Iterable[Mapping[str, Any]], category: str) -> list[Mapping
     return [best[k] for k in sorted(best)]
 
 
-def _machine_points(files: ResultFiles) -> list[Point]:
-    """v(m) by context length with m on the step axis, and where the memory goes."""
+def _machine_points(files: ResultFiles, drafter: str) -> list[Point]:
+    """Costs by context length with the tokens of a pass on the step axis, and where the memory goes.
+
+    v is the target's own pass over m tokens; v_verify and c are those of this drafter.
+    """
     points: list[Point] = []
-    for row in cost_rows(files.costs, "v"):
-        if row["m"] is not None:
-            points += _values(dict(row), ("value",), row["m"], f"v.ctx{row['context_tokens']}/")
-    renamed = [Point(point.key.replace("/value", ""), point.value, point.step) for point in points]
-    memory = cost_rows(files.costs, "memory_bytes", lambda row: row["drafter"] is None)
-    return renamed + [
-        Point(f"memory.{row['part']}_bytes", float(row["value"])) for row in memory if _finite(row["value"])
-    ]
+    for quantity, owner, name in (("v", None, "v"), ("v", drafter, "v_verify"), ("c", drafter, "c")):
+        for row in cost_rows(files.costs, quantity):
+            # Rows with a layer time one exit each: calibration's business.
+            if row["drafter"] == owner and row["layer"] is None and row["m"] is not None:
+                points += _renamed(row, f"{name}.ctx{row['context_tokens']}", row["m"])
+    for row in cost_rows(files.costs, "memory_bytes", lambda row: row["drafter"] in (None, drafter)):
+        points += [Point(f"memory.{row['part']}_bytes", float(row["value"]))] if _finite(row["value"]) else []
+    return points
+
+
+def _renamed(row: Mapping[str, Any], name: str, step: int) -> list[Point]:
+    """Return a `value` with its bounds under another name."""
+    return _values({name + bound: row[f"value{bound}"] for bound in ("", "_low", "_high")}, (name,), step)
 
 
 def _acceptance_points(files: ResultFiles, best: Mapping[str, Any]) -> list[Point]:
@@ -178,8 +186,7 @@ def _acceptance_points(files: ResultFiles, best: Mapping[str, Any]) -> list[Poin
     points: list[Point] = []
     for row in files.acceptance:
         if row["position"] is not None and all(dict(row)[key] == best[key] for key in keys):
-            found = _values(dict(row), ("value",), row["position"])
-            points += [Point(p.key.replace("value", f"acceptance.{row['definition']}"), p.value, p.step) for p in found]
+            points += _renamed(row, f"acceptance.{row['definition']}", row["position"])
     return points
 
 
