@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from breakeven.config import MeasureConfig
+from breakeven.errors import BreakevenError
 from breakeven.evidence.intervals import Interval, bootstrap_ratios
 from breakeven.results import SCHEMA_VERSION, KvErrorRow
 
@@ -46,6 +47,9 @@ def error_rows(
 
     Returns:
         Rows of every grouping, in a fixed order.
+
+    Raises:
+        BreakevenError: a scheme was not measured on every text.
     """
     ratios = table[[*_FACTS, "text_id", "layer", "kv_head"]].copy()
     for name, (numerator, denominator) in METRICS.items():
@@ -62,6 +66,8 @@ def error_rows(
 def _grouped(ratios: pd.DataFrame, grouping: list[str], measure: MeasureConfig, model: str) -> list[KvErrorRow]:
     by_text = ratios.groupby([*_FACTS, *grouping, "text_id"], sort=True)[list(METRICS)].mean().reset_index()
     n_texts = by_text["text_id"].nunique()
+    if (by_text.groupby([*_FACTS, *grouping]).size() != n_texts).any():
+        raise BreakevenError("data/kv_error.parquet lacks some texts of some schemes. Delete it and run `dvc repro`.")
     rows: list[KvErrorRow] = []
     # One scheme at a time bounds the memory of the resamples.
     for _, part in by_text.groupby("scheme", sort=True):
