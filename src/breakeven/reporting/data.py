@@ -11,6 +11,7 @@ import pandas as pd
 
 from breakeven.config import Config, load
 from breakeven.io import read_json, read_parquet
+from breakeven.reporting.words import is_number
 from breakeven.results import AcceptanceRow, AuditRow, ClaimRow, CostRow, KvErrorRow, SpeculativeRow
 
 ALL = "all"  # the category that stands for every category
@@ -77,6 +78,11 @@ def overall(rows: Sequence[SpeculativeRow]) -> list[SpeculativeRow]:
     return sorted((row for row in rows if row["category"] == ALL), key=_speculative_order)
 
 
+def measured(rows: Sequence[SpeculativeRow]) -> list[SpeculativeRow]:
+    """Keep the rows that carry a speedup: a run whose outputs were too short to time carries none."""
+    return [row for row in rows if is_number(row["speedup"])]
+
+
 def chosen(rows: Sequence[SpeculativeRow]) -> list[SpeculativeRow]:
     """Return one row per drafter and temperature that speaks for the drafter.
 
@@ -104,14 +110,33 @@ def at_first_temperature(rows: Sequence[SpeculativeRow]) -> list[SpeculativeRow]
     return [row for row in rows if row["temperature"] == temperature]
 
 
+def claim_order(identifier: str) -> tuple[int, int, str]:
+    """Order SD2 before SD10, and the four write-ups as the ledger does."""
+    prefix, digits = identifier[:2], identifier[2:]
+    known = ("SD", "KV", "TK", "GD")
+    return (known.index(prefix) if prefix in known else len(known), int(digits) if digits.isdigit() else 0, identifier)
+
+
 def drafters(rows: Sequence[SpeculativeRow]) -> list[str]:
     """Return the names of the drafters in a fixed order."""
     return sorted({row["drafter"] for row in rows})
 
 
+def kv_measured(rows: Sequence[KvErrorRow]) -> list[KvErrorRow]:
+    """Keep the rows that can be placed: a scheme may fail on a tensor (all zeros, say) and then has no error."""
+    return [
+        row
+        for row in rows
+        if is_number(row["attention_error"])
+        and is_number(row["output_error_both"])
+        and is_number(row["k_bits_real"])
+        and is_number(row["bits_real"])
+    ]
+
+
 def kv_overall(rows: Sequence[KvErrorRow]) -> list[KvErrorRow]:
     """Keep the rows over all layers and KV heads at the longest context, in a fixed order."""
-    whole = [row for row in rows if row["layer"] is None and row["kv_head"] is None]
+    whole = [row for row in kv_measured(rows) if row["layer"] is None and row["kv_head"] is None]
     longest = max((row["context_tokens"] for row in whole), default=0)
     kept = [row for row in whole if row["context_tokens"] == longest]
     return sorted(kept, key=lambda row: (row["scheme"], row["k_axis"], row["v_axis"], row["bits_nominal"]))
@@ -127,7 +152,8 @@ def kv_by_key_axis(rows: Sequence[KvErrorRow]) -> list[KvErrorRow]:
 
 def cost_rows(rows: Sequence[CostRow], quantity: str, where: Callable[[CostRow], bool] | None = None) -> list[CostRow]:
     """Keep the costs of one quantity, in a fixed order."""
-    kept = [row for row in rows if row["quantity"] == quantity and (where is None or where(row))]
+    kept = [row for row in rows if row["quantity"] == quantity and is_number(row["value"])]
+    kept = [row for row in kept if where is None or where(row)]
     return sorted(
         kept,
         key=lambda row: (

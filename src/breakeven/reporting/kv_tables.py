@@ -18,26 +18,26 @@ def attention_errors(results: Results) -> Table:
         token, channel = by_axis.get("token"), by_axis.get("channel")
         some = token or channel
         assert some is not None
-        cells = [cell for row in (token, channel) for cell in _key_cells(row)]
-        rows.append((f"{scheme}, {bits}\N{NO-BREAK SPACE}bits", whole(some["levels"]), *cells, _gain(token, channel)))
-    columns = ["scheme", "levels"]
-    for axis in ("token", "channel"):
-        columns += [f"real bits per {axis}", f"attention error per {axis}", f"centred score error per {axis}"]
+        errors = [_maybe(row, "attention_error") for row in (token, channel)]
+        centred = [_maybe(row, "score_error_centred") for row in (token, channel)]
+        sizes = [NOT_MEASURED if row is None else number(row["k_bits_real"]) for row in (token, channel)]
+        name = f"{scheme}, {bits}\N{NO-BREAK SPACE}bits"
+        rows.append((name, *errors, _gain(token, channel), whole(some["levels"]), *sizes, *centred))
+    columns = ["scheme", "error per token", "error per channel", "token / channel", "levels"]
+    columns += ["real bits per token", "real bits per channel", "centred score error per token", "… per channel"]
     return make(
         "attention-errors",
         "Error from quantized keys, one scale per token or per channel; all layers and KV heads, intervals over texts. "
-        "The last column says how many times smaller the attention error per channel is",
-        [*columns, "token / channel"],
+        "Error: of the attention weights; token / channel: how many times smaller it is per channel",
+        columns,
         rows,
         (),
         "reports/metrics/kv_error.json",
     )
 
 
-def _key_cells(row: KvErrorRow | None) -> list[str]:
-    if row is None:
-        return [NOT_MEASURED] * 3
-    return [number(row["k_bits_real"]), _span(row, "attention_error"), _span(row, "score_error_centred")]
+def _maybe(row: KvErrorRow | None, key: str) -> str:
+    return NOT_MEASURED if row is None else _span(row, key)
 
 
 def _gain(token: KvErrorRow | None, channel: KvErrorRow | None) -> str:
@@ -56,21 +56,21 @@ def output_errors(results: Results) -> Table:
     rows = [
         (
             f"{row['scheme']}, {row['bits_nominal']}\N{NO-BREAK SPACE}bits",
-            f"K {row['k_axis']}, V {row['v_axis']}",
+            _span(row, "output_error_both"),
             number(row["bits_real"]),
             _span(row, "output_error_k_only"),
             _span(row, "output_error_v_only"),
-            _span(row, "output_error_both"),
+            f"K {row['k_axis']}, V {row['v_axis']}",
         )
         for row in best.values()
     ]
-    columns = ("scheme", "best axes", "real bits", "K only", "V only", "both")
+    columns = ("scheme", "both", "real bits", "K only", "V only", "best axes")
     return make(
         "output-errors",
         "Relative error of the attention output, each scheme at the pair of axes with the smallest error",
         columns,
         rows,
-        (1,),
+        (5,),
         "reports/metrics/kv_error.json",
     )
 

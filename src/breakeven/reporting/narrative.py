@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from breakeven.reporting.data import Results, chosen, overall
+from breakeven.reporting.data import Results, chosen, claim_order, overall
 from breakeven.reporting.words import NOT_MEASURED, counted, listed, memory, number, percent, temperature, whole
 
 
@@ -100,7 +100,7 @@ def limits(results: Results) -> list[str]:
     lines = [
         f"Speedups are those of {results.config.hardware.name} on this machine and of {results.config.model.name}. "
         "Acceptance carries over to other machines; c, v(m) and overhead, and so the speedup, do not.",
-        "Everything ran at batch size 1. In larger batches verification is no longer nearly free.",
+        "Everything ran at batch size 1. Larger batches make verification dearer, and the gain shrinks.",
         "Quantization errors are local: each layer is given exact input. They do not tell how errors add up over "
         "layers and generated tokens, and no scheme was timed.",
         "Speedups leave the prefill out unless a column says otherwise.",
@@ -118,7 +118,9 @@ def limits(results: Results) -> list[str]:
             "Outputs that differ from plain decoding at temperature 0 are listed as near ties where the two best "
             "tokens are closer than the rounding of this number format."
         )
-    open_claims = sorted(row["id"] for row in results.claims if row["verdict"] in {"not_testable_here", "pending"})
+    open_claims = sorted(
+        (row["id"] for row in results.claims if row["verdict"] in {"not_testable_here", "pending"}), key=claim_order
+    )
     if open_claims:
         lines.append(f"Not measured on this machine: {counted(len(open_claims), 'claim')} ({', '.join(open_claims)}).")
     return lines

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from breakeven.io import write_text
 from breakeven.reporting import kv_tables, narrative, tables
-from breakeven.reporting.data import Results
+from breakeven.reporting.data import Results, claim_order
 from breakeven.reporting.figures.catalogue import draw_all
 from breakeven.reporting.figures.style import Plot
 from breakeven.reporting.kv_verdict import kv_lines
@@ -81,7 +81,7 @@ def _verdict(results: Results) -> dict[str, Any]:
 
 def _evidence(results: Results) -> dict[str, Any]:
     """Return tables, audits, claims and prose."""
-    claims = sorted(results.claims, key=lambda row: _claim_order(row["id"]))
+    claims = sorted(results.claims, key=lambda row: claim_order(row["id"]))
     return {
         "facts": narrative.machine_facts(results),
         "glance": tables.at_a_glance(results),
@@ -100,13 +100,6 @@ def _evidence(results: Results) -> dict[str, Any]:
         "limits": narrative.limits(results),
         "commands": narrative.commands(results),
     }
-
-
-def _claim_order(identifier: str) -> tuple[int, int, str]:
-    """Order SD2 before SD10, and the four write-ups as the ledger does."""
-    prefix, digits = identifier[:2], identifier[2:]
-    known = ("SD", "KV", "TK", "GD")
-    return (known.index(prefix) if prefix in known else len(known), int(digits) if digits.isdigit() else 0, identifier)
 
 
 def write(results: Results, reports: Path) -> None:

@@ -76,7 +76,7 @@ def outcome(row: SpeculativeRow) -> Outcome:
 def round_cost(row: SpeculativeRow) -> RoundCost | None:
     """Return what a round costs by the cost-aware law; None if a part was not measured."""
     c, verify, overhead = row["c"], row["v_verify"], row["overhead"]
-    if c is None or verify is None or overhead is None:
+    if c is None or verify is None or overhead is None or not is_number(row["tau"]):
         return None
     drafted = n_drafted(row)
     return RoundCost(drafted, drafted * c, verify, overhead)
@@ -85,9 +85,9 @@ def round_cost(row: SpeculativeRow) -> RoundCost | None:
 def n_drafted(row: SpeculativeRow) -> float:
     """Return the mean number of tokens drafted a round: (A / R) / (A / D), or k where nothing was accepted."""
     per_drafted = row["alpha_accepted_per_drafted"]
-    if per_drafted is not None and per_drafted > 0.0:
+    if per_drafted is not None and per_drafted > 0.0 and is_number(row["accepted_per_round"]):
         return row["accepted_per_round"] / per_drafted
-    return row["k"] * row["draft_rate"]
+    return row["k"] * (row["draft_rate"] if is_number(row["draft_rate"]) else 1.0)
 
 
 def speculative_findings(rows: Sequence[SpeculativeRow]) -> list[Finding]:
@@ -162,7 +162,7 @@ def headline(rows: Sequence[SpeculativeRow]) -> str:
     names = {kind: [row["drafter"] for row, found in judged if found is kind] for kind in Outcome}
     parts = []
     if names[Outcome.PAYS]:
-        best = max((row for row, found in judged if found is Outcome.PAYS), key=lambda row: row["speedup"])
+        best = max((row for row, found in judged if found is Outcome.PAYS), key=lambda row: row["speedup"] or 0.0)
         parts.append(
             f"Speculative decoding pays here with {listed(names[Outcome.PAYS])}: "
             f"use {best['drafter']} with k = {best['k']} ({ratio(best['speedup'])} at {temperature(value)})"

@@ -21,10 +21,10 @@ from breakeven.reporting.figures.style import (
     looks,
     to_svg,
 )
-from breakeven.reporting.words import listed, number
+from breakeven.reporting.words import is_number, listed, number
 from breakeven.results import CostRow, SpeculativeRow
 
-_GRID = 61
+_GRID = 41
 _LEVELS = (0.25, 0.5, 0.75, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0)
 FloatArray = npt.NDArray[np.float64]
 
@@ -74,10 +74,10 @@ def speedup_map(results: Results) -> Plot | None:
     points = [row for row in chosen(results.speculative) if row["alpha"] is not None and row["c"] is not None]
     v = verify_curve(results.costs)
     lengths = range(1, 17) if v is None else range(1, v[1])
-    largest = max((row["c_high"] or row["c"] or 0.0 for row in points), default=0.0)
+    largest = max((row["c"] or 0.0 for row in points), default=0.0)
     overhead = _typical_overhead(results)
     alphas = np.linspace(0.0, 0.995, _GRID)
-    costs = np.linspace(0.0, min(max(1.0, 1.1 * largest), 4.0), _GRID)
+    costs = np.linspace(0.0, max(1.0, 1.15 * largest), _GRID)
     panels_wanted = [("If verification were free (Leviathan)", _ideal(alphas, costs, lengths))]
     if v is not None:
         grid = _real(alphas, costs, lengths, v[0], overhead)
@@ -106,7 +106,9 @@ def speedup_map(results: Results) -> Plot | None:
 
 def _caveats(points: Sequence[SpeculativeRow]) -> str:
     """Name the drafters whose place on the map misleads, since the map's laws do not hold for them."""
-    silent = sorted({row["drafter"] for row in points if row["draft_rate"] < _NEARLY_ALWAYS})
+    silent = sorted(
+        {row["drafter"] for row in points if is_number(row["draft_rate"]) and row["draft_rate"] < _NEARLY_ALWAYS}
+    )
     sharing = sorted({row["drafter"] for row in points if row["v_verify"] is not None and row["v_verify"] < 1.0})
     text = ""
     if silent:
@@ -129,7 +131,7 @@ def _contours(axes: Axes, costs: FloatArray, alphas: FloatArray, grid: FloatArra
     if grid.min() < 1.0 < grid.max():
         axes.contour(costs, alphas, grid, levels=[1.0], colors=BREAK_EVEN_COLOR, linewidths=2.2)
         axes.plot([], [], color=BREAK_EVEN_COLOR, linewidth=2.2, label="break-even")
-    axes.set(xlim=(-0.02 * costs[-1], costs[-1]), ylim=(0, 1))
+    axes.set(xlim=(-0.02 * costs[-1], costs[-1]), ylim=(-0.02, 1.02))
     axes.grid(visible=False)
 
 
@@ -152,7 +154,6 @@ def _points(axes: Axes, rows: Sequence[SpeculativeRow]) -> None:
             capsize=3,
             label=f"{row['drafter']}, T = {row['temperature']:g}",
             zorder=5,
-            clip_on=False,
         )
 
 

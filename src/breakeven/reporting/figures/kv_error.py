@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
-from breakeven.reporting.data import Results, kv_by_key_axis, kv_overall
+from breakeven.reporting.data import Results, kv_by_key_axis, kv_measured, kv_overall
 from breakeven.reporting.figures.style import INK, Look, Plot, canvas, error_bars, legend, looks, to_svg
-from breakeven.reporting.words import listed, number
+from breakeven.reporting.words import is_number, listed, number
 from breakeven.results import KvErrorRow
 
 _AXIS_TITLES = {
@@ -172,8 +172,8 @@ def pareto(rows: Sequence[KvErrorRow]) -> list[KvErrorRow]:
 
 def error_by_layer(results: Results) -> Plot | None:
     """Draw the attention error of every layer at the fewest bits that every scheme has."""
-    rows = [row for row in results.kv_error if row["layer"] is not None and row["kv_head"] is None]
-    rows = rows or [row for row in results.kv_error if row["layer"] is not None]
+    rows = [row for row in kv_measured(results.kv_error) if row["layer"] is not None and row["kv_head"] is None]
+    rows = rows or [row for row in kv_measured(results.kv_error) if row["layer"] is not None]
     bits = _fewest_common_bits(rows)
     if bits is None:
         return None
@@ -219,7 +219,8 @@ def _layer_line(axes: Axes, rows: Sequence[KvErrorRow], scheme: str, look: Look)
     low = [[row["attention_error_low"] for row in group] for group in by_layer]
     high = [[row["attention_error_high"] for row in group] for group in by_layer]
     # Heads' intervals do not average into a layer's interval, so the band is drawn only where rows are whole layers.
-    if all(row["kv_head"] is None and row["attention_error_low"] is not None for row in rows):
+    bounded = all(is_number(row["attention_error_low"]) and is_number(row["attention_error_high"]) for row in rows)
+    if bounded and all(row["kv_head"] is None for row in rows):
         axes.fill_between(layers, [v[0] for v in low], [v[0] for v in high], color=look.color, alpha=0.18, linewidth=0)
 
 

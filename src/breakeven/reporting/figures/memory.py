@@ -47,7 +47,7 @@ def memory_bars(results: Results) -> Plot | None:
 
 def memory_parts(results: Results) -> list[tuple[str, float, str]]:
     """Return (label, bytes, kind) of every part of memory that is known, largest contexts last."""
-    rows = cost_rows(results.costs, "memory_bytes", lambda row: row["value"] is not None)
+    rows = cost_rows(results.costs, "memory_bytes")
     parts = [("target weights", row["value"], "weights") for row in rows if row["part"] == "weights"]
     per_token = next((row["value"] for row in rows if row["part"] == "kv_per_token"), None)
     if per_token:

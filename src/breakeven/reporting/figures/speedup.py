@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from breakeven.reporting.data import ALL, Results, at_first_temperature, drafters, overall
+from breakeven.reporting.data import ALL, Results, at_first_temperature, drafters, measured, overall
 from breakeven.reporting.figures.style import (
     COLORS,
     INK,
@@ -32,7 +32,7 @@ _PREDICTORS = (
 
 def speedup_over_k(results: Results) -> Plot | None:
     """Draw measured speedup over the draft length, a panel a temperature."""
-    rows = overall(results.speculative)
+    rows = measured(overall(results.speculative))
     temperatures = sorted({row["temperature"] for row in rows})
     if not rows:
         return None
@@ -94,7 +94,7 @@ def _k_series(axes: Axes, rows: Sequence[SpeculativeRow], look: Look, name: str,
 
 def predicted_against_measured(results: Results) -> Plot | None:
     """Draw each prediction against its measurement; the diagonal is a perfect prediction."""
-    rows = overall(results.speculative)
+    rows = measured(overall(results.speculative))
     predictors = [(key, label) for key, label in _PREDICTORS if any(is_number(_value(row, key)) for row in rows)]
     if not predictors:
         return None
@@ -149,7 +149,7 @@ def _mean_error(rows: Sequence[SpeculativeRow], key: str) -> str:
 
 def by_category(results: Results) -> Plot | None:
     """Draw acceptance and speedup of every category."""
-    rows = [row for row in at_first_temperature(results.speculative) if row["category"] != ALL]
+    rows = [row for row in measured(at_first_temperature(results.speculative)) if row["category"] != ALL]
     # The calibrated run has most prompts; without it the shortest draft of each drafter stands in.
     rows = [row for row in rows if row["calibrated"]] or [
         row for row in rows if row["k"] == min(r["k"] for r in rows if r["drafter"] == row["drafter"])

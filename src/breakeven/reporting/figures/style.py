@@ -17,7 +17,8 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.textpath import TextPath
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import text_to_path
 
 from breakeven.reporting.words import is_number
 
@@ -160,7 +161,8 @@ _HANDLE_EMS, _GAP_EMS, _PADDING_EMS = 2.2, 1.0, 2.0
 def _columns_that_fit(labels: Sequence[str], width_points: float) -> int:
     """Return the largest number of legend columns (filled one after the other) that is not wider than the figure."""
     size = float(_RC["legend.fontsize"])
-    widths = [float(TextPath((0, 0), label, size=size).get_extents().width) for label in labels]
+    font = FontProperties(family=_RC["font.family"], size=size)
+    widths = [float(text_to_path.get_text_width_height_descent(label, font, ismath=False)[0]) for label in labels]
     for columns in range(min(len(labels), 4), 1, -1):
         filled = [part for part in np.array_split(np.array(widths), columns) if part.size]
         handles = columns * (_HANDLE_EMS + _GAP_EMS) + _PADDING_EMS
