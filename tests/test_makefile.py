@@ -84,7 +84,8 @@ def test_stages_find_the_python_of_the_environment(folder):
 
 def test_home_without_a_git_identity_still_makes_experiments(folder):
     (folder.bin / "breakeven").write_text(
-        '#!/bin/sh\ntest -n "$GIT_AUTHOR_NAME" -a -n "$GIT_AUTHOR_EMAIL" -a -n "$GIT_COMMITTER_NAME" -a -n "$GIT_COMMITTER_EMAIL"\n'
+        '#!/bin/sh\ntest -n "$GIT_AUTHOR_NAME" -a -n "$GIT_AUTHOR_EMAIL" '
+        '-a -n "$GIT_COMMITTER_NAME" -a -n "$GIT_COMMITTER_EMAIL"\n'
     )
     assert folder.make("sweep").returncode == 0
 

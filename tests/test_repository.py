@@ -21,10 +21,11 @@ CONF = sorted((ROOT / "conf").rglob("*.yaml"))
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 # Files over 300 lines, each with its own limit: the whole schema in one place is easier to read than in two.
-LONGER = {"src/breakeven/config.py": 400}
+LONGER: dict[str, int] = {}
 
 # Modules whose tests stand in a file of another name. Every other module has tests/<package>/test_<module>.py.
 TESTED_ELSEWHERE = {
+    "breakeven/config_rules.py": "tests/test_config.py",
     "breakeven/dvc_experiment.py": "tests/test_sweep.py",
     "breakeven/errors.py": "tests/test_stage.py",
     "breakeven/evidence/claims/cache.py": "tests/evidence/claims/test_rules.py",

@@ -26,4 +26,4 @@ def conf_digest(folder: Path | None = None) -> str:
 def register() -> None:
     """Register the schema as `breakeven_schema` and the resolver `${conf_digest:}` (again is harmless)."""
     ConfigStore.instance().store(name="breakeven_schema", node=Config)
-    OmegaConf.register_new_resolver("conf_digest", lambda: conf_digest(), replace=True)
+    OmegaConf.register_new_resolver("conf_digest", conf_digest, replace=True)

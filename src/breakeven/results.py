@@ -85,8 +85,8 @@ class SpeculativeRow(TypedDict):
     n_rounds: int
     n_tokens: int
     tau: float  # tokens emitted per target pass, bonus and recovered included
-    tau_low: float
-    tau_high: float
+    tau_low: float | None
+    tau_high: float | None
     alpha: float | None  # truncated-geometric MLE: accepted / (accepted + rounds that ended in a rejection)
     alpha_low: float | None
     alpha_high: float | None
@@ -97,19 +97,19 @@ class SpeculativeRow(TypedDict):
     c: float | None  # draft cost of one token in target steps
     c_low: float | None
     c_high: float | None
-    v_verify: float | None  # v at the mean verified length
+    v_verify: float | None  # mean of v(m) over the lengths that were verified
     overhead: float | None  # per round, in target steps
     speedup: float  # median over prompts of paired ratios of decode seconds per token
-    speedup_low: float
-    speedup_high: float
+    speedup_low: float | None
+    speedup_high: float | None
     speedup_total: float  # ratio of total tokens / total decode seconds
     speedup_end_to_end: float  # prefill of target and draft included
     tokens_per_s: float
     tokens_per_s_plain: float
-    predicted_post: float | None
+    predicted_post: float | None  # the three predictions answer for speedup_total
     predicted_leviathan: float | None
     predicted_cost_aware: float | None
-    residual_cost_aware: float | None  # predicted / measured - 1
+    residual_cost_aware: float | None  # predicted_cost_aware / speedup_total - 1
     kv_bytes_per_token: int
     drafter_bytes: int
     peak_memory_bytes: int

@@ -13,7 +13,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from breakeven import io, paths
-from breakeven.config import Config, ModelConfig, WorkloadConfig, check_model
+from breakeven.config import Config, ModelConfig, WorkloadConfig
+from breakeven.config_rules import check_model
 from breakeven.errors import ConfigError, DownloadError, TokenizerMismatchError
 from breakeven.models import sources, store
 from breakeven.models.sources import wheel

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 import json
 import math
 from collections.abc import Sequence
@@ -11,7 +13,7 @@ _MIB = 1024.0**2
 _GIB = 1024.0**3
 
 
-def is_number(value: float | None) -> bool:
+def is_number(value: float | None) -> TypeGuard[float]:
     """Say whether a value is there and finite."""
     return value is not None and math.isfinite(value)
 
