@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TypeGuard
-
 import json
 import math
 from collections.abc import Sequence
+from typing import TypeGuard
 
 NOT_MEASURED = "not measured"
 _MIB = 1024.0**2
