@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 
 from breakeven import config, io, paths
 from breakeven.config import Config, HardwareConfig, ModelConfig, RandomSpec, SourceConfig, WorkloadConfig
+from breakeven.config_rules import check_model
 from breakeven.errors import ConfigError, DownloadError, TokenizerMismatchError
 from breakeven.models import lock, sources, store
 from helpers.hub_stub import REPO, REVISION, serve
@@ -254,7 +255,7 @@ def test_every_model_of_conf_fits_the_schema_and_explains_its_keys(path: Path) -
     merged = OmegaConf.merge(OmegaConf.structured(ModelConfig), OmegaConf.load(path))
     model = OmegaConf.to_object(merged)
     assert isinstance(model, ModelConfig)
-    config.check_model("model", model)
+    check_model("model", model)
     assert (model.name, model.license != "") == (path.stem, True)
     keys = [line for line in path.read_text().splitlines() if line.strip() and not line.startswith("#")]
     plain = [line for line in keys if line.partition(":")[2].strip() and "#" not in line]
