@@ -310,6 +310,14 @@ def test_beyond_fp16_values_saturate_and_never_become_nan_or_infinite(kind: str,
 
 
 @all_kinds
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_whole_group_beyond_fp16_saturates_with_its_own_sign(kind: str, sign: float) -> None:
+    quantized = scheme(kind).quantize(sign * torch.tensor([[1e6, 1.1e6]]), 2, "token")
+    assert float(quantized.scale.min()) >= 0
+    assert bool((quantized.dequantize() * sign >= 65504 - 1).all())
+
+
+@all_kinds
 @all_axes
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_nan_and_infinity_are_refused(kind: str, axis: str, bad: float) -> None:
