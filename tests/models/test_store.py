@@ -181,22 +181,24 @@ def test_too_little_disk_or_memory_is_refused_beforehand(tmp_path: Path) -> None
 
 
 CONCURRENT = """
-import sys, time
+import os, sys, time
 from pathlib import Path
 from breakeven.models import store
 root = Path(sys.argv[1])
 def prepare(partial):
     with (root / "log").open("a") as log: log.write("start\\n")
+    while len(list(root.glob("here-*"))) < int(sys.argv[2]): time.sleep(0.02)
     time.sleep(0.5)
     (partial / "ready" / "a").write_text("x")
     with (root / "log").open("a") as log: log.write("end\\n")
     return {}
+(root / f"here-{os.getpid()}").touch()
 store.install(root / "store", "thing-1", prepare, print)
 """
 
 
 def test_two_processes_at_once_prepare_once(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", CONCURRENT, str(tmp_path)]
+    command = [sys.executable, "-c", CONCURRENT, str(tmp_path), "3"]  # each waits until all three are there
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     outputs = [process.communicate(timeout=60)[0] for process in running]
     assert [process.returncode for process in running] == [0, 0, 0]
@@ -207,14 +209,14 @@ def test_two_processes_at_once_prepare_once(tmp_path: Path) -> None:
 
 def test_a_killed_process_does_not_block_the_next(tmp_path: Path) -> None:
     slow = CONCURRENT.replace("time.sleep(0.5)", "time.sleep(60)")
-    first = subprocess.Popen([sys.executable, "-c", slow, str(tmp_path)])
+    first = subprocess.Popen([sys.executable, "-c", slow, str(tmp_path), "1"])
     deadline = time.monotonic() + 30
     while not (tmp_path / "log").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     first.kill()
     first.wait()
     assert not (tmp_path / "store" / "thing-1").exists()
-    subprocess.run([sys.executable, "-c", CONCURRENT, str(tmp_path)], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", CONCURRENT, str(tmp_path), "1"], check=True, timeout=60)
     assert store.verify(tmp_path / "store" / "thing-1")
 
 
