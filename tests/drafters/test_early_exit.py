@@ -70,6 +70,8 @@ def test_target_logits_are_the_whole_models_also_for_a_draft_cut_short(n_kept: i
         expected = target.model(torch.tensor([PROMPT + draft])).logits[0, len(PROMPT) - 1 :]
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-9)
     assert drafter.cache.lengths[2:] == [len(PROMPT) + n_kept] * 2
+    # The first layers run again only for the last draft token, which they have not seen.
+    assert drafter.cache.lengths[:2] == [len(PROMPT) + max(n_kept, 2)] * 2
 
 
 def test_every_layer_runs_once_for_every_token_of_a_full_acceptance(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,3 +131,17 @@ def test_states_of_the_last_request_are_forgotten() -> None:
     drafter.cache.crop(len(PROMPT) - 1)
     drafter.propose(PROMPT, 3, 0.0, [])  # left in the middle of a round
     assert decode(target, drafter, PROMPT, max_new_tokens=8).tokens == expected
+
+
+def test_a_proposal_that_was_never_verified_is_forgotten() -> None:
+    # Timing the draft alone proposes without verifying.
+    target = random_model("llama")
+    drafter = prefilled(target, 2)
+    drafter.propose(PROMPT, 3, 0.0, [])
+    drafter.cache.crop(len(PROMPT) - 1)
+    text = [*PROMPT[:-1], 9]
+    draft = drafter.propose(text, 2, 0.0, []).tokens
+    logits = drafter.target_logits([text[-1], *draft])
+    with torch.inference_mode():
+        expected = target.model(torch.tensor([text + draft])).logits[0, len(text) - 1 :]
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-9)

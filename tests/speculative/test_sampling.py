@@ -55,13 +55,14 @@ def test_no_mass_is_an_error_and_not_token_0() -> None:
             draw(torch.tensor(weights), 0.5)
 
 
-def test_small_weights_survive_a_long_float32_vocabulary() -> None:
-    # A float32 running sum near 1 has steps of 6e-8: the last 75 000 entries of 1e-9 would vanish in it.
+def test_every_token_of_a_long_float32_vocabulary_can_be_drawn() -> None:
+    # A float32 running sum near 1 has steps of 6e-8: entries of 1e-9 would fall between them and never be drawn.
     weights = torch.full((150_000,), 1e-9)
     weights[0] = 1.0
-    tail = float(weights[75_000:].double().sum() / weights.double().sum())
-    assert draw(weights, 1 - 0.999 * tail) >= 75_000
-    assert draw(weights, 1 - 1.001 * tail) < 75_000
+    sums = weights.double().cumsum(0)
+    for index in (0, 1, 1000, 75_001, 149_999):
+        middle = (sums[index] - weights[index].double() / 2) / sums[-1]
+        assert draw(weights, float(middle)) == index
 
 
 def test_softmax_is_float32_for_narrow_logits_and_float64_stays() -> None:
