@@ -270,7 +270,7 @@ def draft_costs(results: Results) -> Table:
     names = sorted({key[:3] for key in cells})
     rows = [
         (
-            f"{name} ({setting(chosen_setting)}), {counted(m, 'token')}",
+            ", ".join([name, *filter(None, [setting(chosen_setting)]), counted(m, "token")]),
             *(cells.get((name, chosen_setting, m, context), NOT_MEASURED) for context in contexts),
         )
         for name, chosen_setting, m in names

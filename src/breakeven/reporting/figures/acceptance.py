@@ -8,7 +8,16 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from breakeven.reporting.data import ALL, Results, cost_rows, first_temperature
-from breakeven.reporting.figures.style import COLORS, Plot, break_even_line, canvas, error_bars, legend, to_svg
+from breakeven.reporting.figures.style import (
+    COLORS,
+    Plot,
+    break_even_line,
+    canvas,
+    error_bars,
+    legend,
+    to_svg,
+    whole_ticks,
+)
 from breakeven.reporting.words import listed, number, temperature
 from breakeven.results import AcceptanceRow
 
@@ -108,6 +117,7 @@ def early_exit_layers(results: Results) -> Plot | None:
             break_even_line(panels[1])
             panels[1].set(ylabel="predicted speedup", ylim=(0, None))
         panels[-1].set_xlabel("exit after layer")
+        whole_ticks(panels[-1])
         legend(figure)
         svg = to_svg(figure)
     layer, alpha = max(points, key=lambda point: point[1])

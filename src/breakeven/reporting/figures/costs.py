@@ -20,6 +20,7 @@ from breakeven.reporting.figures.style import (
     legend,
     looks,
     to_svg,
+    whole_ticks,
 )
 from breakeven.reporting.words import is_number, listed, number
 from breakeven.results import CostRow, SpeculativeRow
@@ -56,6 +57,7 @@ def verify_cost(results: Results) -> Plot | None:
         axes.axhline(1.0, color=INK, linewidth=1.0, linestyle="--", label="free verification: v(m) = 1")
         axes.set(xlabel="tokens in one target pass, m", ylabel="v(m), in plain steps", ylim=(0, top))
         axes.set_xlim(0.5, max(row["m"] or 0 for row in rows) + 0.5)
+        whole_ticks(axes)
         legend(figure)
         svg = to_svg(figure)
     last = max(rows, key=lambda row: row["m"] or 0)

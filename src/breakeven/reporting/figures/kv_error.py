@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from breakeven.reporting.data import Results, kv_by_key_axis, kv_measured, kv_overall
-from breakeven.reporting.figures.style import INK, Look, Plot, canvas, error_bars, legend, looks, to_svg
+from breakeven.reporting.figures.style import INK, Look, Plot, canvas, error_bars, legend, looks, to_svg, whole_ticks
 from breakeven.reporting.words import is_number, listed, number
 from breakeven.results import KvErrorRow
 
@@ -30,6 +30,8 @@ def attention_bars(results: Results) -> Plot | None:
         for axes, axis in zip(panels, axes_present, strict=True):
             _bars(axes, [row for row in rows if row["k_axis"] == axis], styles)
             axes.set_title(_AXIS_TITLES[axis])
+        # Only now: fixing a limit stops the shared axis from growing with the panels that follow.
+        panels[0].set_ylim(bottom=0.0)
         legend(figure)
         svg = to_svg(figure)
     worst = max(rows, key=lambda row: row["attention_error"])
@@ -70,7 +72,6 @@ def _bars(axes: Axes, rows: Sequence[KvErrorRow], styles: dict[str, Look]) -> No
     axes.tick_params(axis="x", length=0)
     axes.grid(axis="x", visible=False)
     axes.set_ylabel("attention error")
-    axes.set_ylim(bottom=0.0)
 
 
 def error_over_bits(results: Results) -> Plot | None:
@@ -187,7 +188,8 @@ def error_by_layer(results: Results) -> Plot | None:
                 _layer_line(axes, series, scheme, look)
             axes.set_title(_AXIS_TITLES[axis])
             axes.set_ylabel("attention error")
-            axes.set_ylim(bottom=0.0)
+        panels[0].set_ylim(bottom=0.0)
+        whole_ticks(panels[-1])
         panels[-1].set_xlabel("layer")
         legend(figure)
         svg = to_svg(figure)

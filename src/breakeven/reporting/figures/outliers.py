@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.colors import LogNorm
 
 from breakeven.reporting.data import Results
-from breakeven.reporting.figures.style import Plot, canvas, to_svg
+from breakeven.reporting.figures.style import Plot, canvas, to_svg, whole_ticks
 from breakeven.reporting.words import number
 
 TENSORS = {
@@ -36,9 +36,10 @@ def outlier_map(results: Results) -> Plot | None:
             axes.set_title(TENSORS[name])
             axes.set_ylabel("layer")
             axes.grid(visible=False)
+            whole_ticks(axes, vertical=True)
         panels[-1].set_xlabel("channel (KV heads one after the other)")
         bar = figure.colorbar(image, ax=panels, location="bottom", fraction=0.05, aspect=40)
-        bar.set_label("largest magnitude / median of the layer's channels")
+        bar.set_label("largest magnitude / median channel")
         ticks = [tick for tick in (0.5, 1, 2, 5, 10, 20, 50, 100, 200) if tick <= highest]
         bar.set_ticks(ticks, labels=[f"{tick:g}" for tick in ticks])
         bar.minorticks_off()

@@ -45,7 +45,8 @@ def speedup_over_k(results: Results) -> Plot | None:
             break_even_line(axes)
             axes.set_title(temperature(value))
             axes.set_ylabel("speedup")
-            axes.set_ylim(bottom=0.0)
+        # Only now: fixing a limit stops the shared axis from growing with the panels that follow.
+        panels[0].set_ylim(bottom=0.0)
         panels[-1].set_xlabel("draft length k")
         panels[-1].set_xticks(sorted({row["k"] for row in rows}))
         legend(figure)
@@ -55,11 +56,22 @@ def speedup_over_k(results: Results) -> Plot | None:
         "speedup_over_k",
         "Measured speedup over the draft length",
         "Median over prompts of the paired ratio to plain decoding, with intervals. Below the red line speculation "
-        "costs time. Rings: the draft length that calibration chose, run on all prompts; the other points come from "
-        "fewer prompts, so their intervals are wider.",
+        f"costs time.{_rings(rows)}",
         f"Points with intervals over k. Fastest: {_where(best)}. Slowest: {_where(worst)}.",
         svg,
     )
+
+
+def _rings(rows: Sequence[SpeculativeRow]) -> str:
+    """Explain the rings, and the wider intervals of the sweep where it had fewer prompts."""
+    ringed = [row["n_prompts"] for row in rows if row["calibrated"]]
+    swept = [row["n_prompts"] for row in rows if not row["calibrated"]]
+    if not ringed:
+        return ""
+    text = " Rings: the draft length that calibration chose."
+    if swept and max(ringed) > max(swept):
+        text += f" They rest on up to {max(ringed)} prompts, the other points on up to {max(swept)}."
+    return text
 
 
 def _k_series(axes: Axes, rows: Sequence[SpeculativeRow], look: Look, name: str, shift: float) -> None:

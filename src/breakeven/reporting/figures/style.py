@@ -19,6 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
+from matplotlib.ticker import MaxNLocator
 
 from breakeven.reporting.words import is_number
 
@@ -51,7 +52,7 @@ _RC: Any = {
     "grid.linewidth": 0.7,
     "xtick.labelsize": 11,
     "ytick.labelsize": 11,
-    "legend.fontsize": 10.5,
+    "legend.fontsize": 10,
     "legend.frameon": False,
     "hatch.linewidth": 0.7,
     "figure.dpi": 100,
@@ -137,6 +138,12 @@ def break_even_line(axes: Axes, horizontal: bool = True) -> None:
     draw(1.0, color=BREAK_EVEN_COLOR, linewidth=1.6, linestyle=(0, (6, 2)), label="break-even", zorder=1.5)
 
 
+def whole_ticks(axes: Axes, *, vertical: bool = False) -> None:
+    """Keep the ticks of a counted quantity, such as layers, at whole numbers."""
+    axis = axes.yaxis if vertical else axes.xaxis
+    axis.set_major_locator(MaxNLocator(integer=True))
+
+
 def legend(figure: Figure) -> None:
     """Put one legend for all panels above them, where it hides no data, in as many columns as fit."""
     entries: dict[str, Any] = {}
@@ -155,7 +162,7 @@ def legend(figure: Figure) -> None:
         )
 
 
-_HANDLE_EMS, _GAP_EMS, _PADDING_EMS = 2.2, 1.0, 2.0
+_HANDLE_EMS, _GAP_EMS, _PADDING_EMS = 2.0, 1.0, 1.5
 
 
 def _columns_that_fit(labels: Sequence[str], width_points: float) -> int:
