@@ -30,6 +30,8 @@ def main() -> None:
     table = pd.concat(errors, ignore_index=True)
     io.write_parquet("data/kv_error.parquet", table)
     io.write_parquet("data/kv_channels.parquet", pd.concat(channels, ignore_index=True))
+    by_head = error_rows(table, cfg.measure, meta["model"], groupings=(("layer", "kv_head"),))
+    io.write_parquet("data/kv_error_heads.parquet", pd.DataFrame(by_head))
     io.write_json("reports/metrics/kv_error.json", error_rows(table, cfg.measure, meta["model"]))
 
 

@@ -69,7 +69,9 @@ def name_of(overrides: Sequence[str]) -> str:
     is not this job's result.
     """
     digest = io.sha256_json([sorted(overrides), provenance.commit(), provenance.patch(), hardware.identity()])
-    words = re.sub(r"[^A-Za-z0-9]+", "-", "-".join(sorted(overrides)))[:40].strip("-")
+    # speculate.k=[1,2] reads as k-1-2.
+    short = [re.sub(r"^[+~]*(\w+[./])*", "", override) for override in sorted(overrides)]
+    words = re.sub(r"[^A-Za-z0-9]+", "-", "-".join(short))[:60].strip("-")
     return f"{words or 'default'}-{digest[:10]}"
 
 

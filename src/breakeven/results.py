@@ -12,7 +12,10 @@ SCHEMA_VERSION = 1
 
 
 class KvErrorRow(TypedDict):
-    """reports/metrics/kv_error.json: local (teacher-forced) error of one scheme; layer and kv_head null: all."""
+    """reports/metrics/kv_error.json: local (teacher-forced) error of one scheme; layer and kv_head null: all.
+
+    Rows by layer and KV head are in data/kv_error_heads.parquet, with the same columns.
+    """
 
     schema_version: int
     model: str

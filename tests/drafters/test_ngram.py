@@ -67,7 +67,7 @@ def test_a_new_request_forgets_the_last_one() -> None:
     drafter = make(2, 1, "leftmost")
     assert drafter.propose([0, 1, 2, 0], 1, 0.0, []).tokens == [1]
     drafter.begin([], TARGET.new_cache(1))
-    assert drafter.propose([0, 3, 2, 0], 1, 0.0, []).tokens == [3]
+    assert drafter.propose([3, 0, 2, 0], 1, 0.0, []).tokens == [2]
 
 
 def test_proposal_is_a_copy_of_the_text() -> None:

@@ -18,7 +18,7 @@ from breakeven.speculative.loop import Request, generate
 from helpers.drafting import DRAFTERS, broken_residual, decode, drafter_on_table
 from helpers.models import TableModel
 
-N_SAMPLES = {"small_lm": 20_000, "early_exit": 7_000, "ngram": 7_000}
+N_SAMPLES = {"small_lm": 20_000, "early_exit": 4_000, "ngram": 4_000}
 
 
 def sample_counts(target: TableModel, drafter: Drafter | None, prompt: list[int], n: int) -> Counter:

@@ -30,11 +30,12 @@ def project(root: Path) -> tuple[dict[str, Any], Outcome]:
     logged = {f"{record.kind}/{record.subject}": record.result_id for record in records}
     summary = {"schema_version": 1, "results": logged}
     sweep = provenance.sweep_id()
-    if everything_known(store, records, sweep):
+    prefix = results.config.track.experiment_prefix
+    if everything_known(store, prefix, records, sweep):
         return summary, Outcome(logged=0, known=len(records))
     outcome = publish(
         store,
-        results.config.track.experiment_prefix,
+        prefix,
         records,
         provenance.tags(),
         files.artifacts(root),
@@ -43,13 +44,13 @@ def project(root: Path) -> tuple[dict[str, Any], Outcome]:
     return summary, outcome
 
 
-def everything_known(store: Store, records: list[RunRecord], sweep_id: str) -> bool:
+def everything_known(store: Store, prefix: str, records: list[RunRecord], sweep_id: str) -> bool:
     """Say, without importing MLflow (3 s), that every result is logged and tagged with this sweep."""
     wanted = {record.result_id for record in records}
-    known = store.known_results()
+    known = store.known_results(prefix)
     if known is None or not wanted <= known:
         return False
     if not sweep_id:
         return True
-    tagged = store.results_in_sweep(sweep_id)
+    tagged = store.results_in_sweep(prefix, sweep_id)
     return tagged is not None and wanted <= tagged

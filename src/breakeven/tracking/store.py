@@ -50,30 +50,35 @@ class Store:
     artifacts: Path | None
     lock: Path
 
-    def known_results(self) -> set[str] | None:
-        """Return the ids of all results that are logged, read from SQLite without importing MLflow.
+    def known_results(self, prefix: str) -> set[str] | None:
+        """Return the ids of all results logged under an experiment prefix, read from SQLite without importing MLflow.
 
         Deleted runs count: who deleted one does not want it back. None: cannot tell this way.
         """
-        return self._tagged("result_id", finished=True)
+        return self._tagged("result_id", prefix, finished=True)
 
-    def results_in_sweep(self, sweep_id: str) -> set[str] | None:
+    def results_in_sweep(self, prefix: str, sweep_id: str) -> set[str] | None:
         """Return the ids of the results that a sweep has already tagged; None: cannot tell without MLflow."""
-        return self._tagged(f"sweep.{sweep_id}", finished=False)
+        return self._tagged(f"sweep.{sweep_id}", prefix, finished=False)
 
-    def _tagged(self, key: str, *, finished: bool) -> set[str] | None:
+    def _tagged(self, key: str, prefix: str, *, finished: bool) -> set[str] | None:
         if self.database is None:
             return None
         if not self.database.is_file():
             return set()
-        query = "SELECT tags.value FROM tags JOIN runs USING (run_uuid) WHERE tags.key = ?"
+        query = (
+            "SELECT tags.value FROM tags JOIN runs USING (run_uuid) JOIN experiments USING (experiment_id) "
+            "WHERE tags.key = ? AND experiments.name LIKE ? ESCAPE '!'"
+        )
+        escaped = prefix.replace("!", "!!").replace("%", "!%").replace("_", "!_")
         try:
-            with contextlib.closing(
-                sqlite3.connect(f"{self.database.as_uri()}?mode=ro", uri=True, timeout=2)
-            ) as reader:
-                rows = reader.execute(query + (" AND runs.status = 'FINISHED'" if finished else ""), (key,)).fetchall()
+            reader = sqlite3.connect(f"{self.database.as_uri()}?mode=ro", uri=True, timeout=2)
+            with contextlib.closing(reader):
+                if finished:
+                    query += " AND runs.status = 'FINISHED'"
+                rows = reader.execute(query, (key, f"{escaped}/%")).fetchall()
         except sqlite3.Error:
-            return None  # locked, damaged or another schema: MLflow, or `prepare`, will say
+            return None  # locked, damaged or another schema: MLflow, or `prepare_database`, will say
         return {str(value) for (value,) in rows}
 
     @contextlib.contextmanager
