@@ -64,7 +64,11 @@ def test_capture_then_kv_error_leave_complete_results(settings: Config) -> None:
     rows = io.read_json("reports/metrics/kv_error.json")
     assert len(rows) == (1 + n_layers) * len(settings.kv) * 2 * len(settings.kv_error.axes)
     assert {row["model"] for row in rows} == {meta["model"]}
-    assert {path.name for path in Path("data").iterdir()} == {"activations", "kv_channels.parquet", "kv_error.parquet"}
+    by_head = io.read_parquet("data/kv_error_heads.parquet")
+    assert len(by_head) == n_layers * heads * len(settings.kv) * 2 * len(settings.kv_error.axes)
+    assert by_head["kv_head"].notna().all()
+    names = {"activations", "kv_channels.parquet", "kv_error.parquet", "kv_error_heads.parquet"}
+    assert {path.name for path in Path("data").iterdir()} == names
 
 
 def test_the_same_run_gives_the_same_files(settings: Config) -> None:
