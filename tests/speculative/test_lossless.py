@@ -1,4 +1,7 @@
-"""Losslessness of whole requests: exact laws through the real loop, greedy token identity, caches after every round."""
+"""Losslessness of sampled outputs: exact laws of whole requests through the real loop, without sampling.
+
+Greedy identity and the caches are in test_architectures.py, the real random streams in test_sequence_law.py.
+"""
 
 from __future__ import annotations
 
