@@ -185,6 +185,19 @@ def test_a_dead_layer_does_not_divide_by_zero() -> None:
     grid = outliers.relative_maxima(pd.DataFrame(rows), "v")
     assert grid is not None
     assert np.isnan(grid).all()
+    assert outliers.outlier_map(dataclasses.replace(EMPTY, channels=pd.DataFrame(rows))) is None
+    alive = [{**row, "layer": 1, "max_abs": 1.0 + row["channel"]} for row in rows]
+    both = outliers.relative_maxima(pd.DataFrame(rows + alive), "v")
+    assert both is not None
+    assert outliers.spread(both) == pytest.approx(1.5)
+    assert outliers.outlier_map(dataclasses.replace(EMPTY, channels=pd.DataFrame(rows + alive))) is not None
+
+
+def test_keys_with_outliers_are_told_apart_from_values_without(results: Results) -> None:
+    plot = outliers.outlier_map(results)
+    assert plot is not None
+    told = {name: float(value) for name, value in re.findall(r"(keys as cached|values) (\d+\.\d)", plot.caption)}
+    assert told["keys as cached"] > 5 > told["values"]
 
 
 def test_exit_figure_reads_calibration_and_plan(results: Results) -> None:

@@ -107,6 +107,30 @@ def test_style_keeps_text_at_sixteen_pixels_on_screen(page: str) -> None:
     assert all(float(size) >= 1.0 for size in sizes)
 
 
+def luminance(color: str) -> float:
+    """Relative luminance of #rgb or #rrggbb (WCAG 2.2)."""
+    digits = color[1:] if len(color) == 7 else "".join(digit * 2 for digit in color[1:])
+    channels = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("mode", ["light", "dark", "print"])
+def test_text_stands_out_from_its_ground(mode: str, page: str) -> None:
+    """WCAG AA: 4.5 to 1, in the light, the dark and the printed page."""
+    css = page[page.index("<style>") : page.index("</style>")]
+    blocks = [
+        dict(re.findall(r"--([\w-]+): (#\w+)", block)) for block in re.findall(r":root \{(.*?)\}", css, re.DOTALL)
+    ]
+    assert len(blocks) == 3
+    colors = blocks[("light", "dark", "print").index(mode)]
+    pairs = [(ink, ground) for ink in ("ink", "soft", "link") for ground in ("paper", "shade")]
+    pairs += [("good", "good-bg"), ("bad", "bad-bg"), ("open", "open-bg"), ("ink", "none-bg"), ("ink", "bad-bg")]
+    for ink, ground in pairs:
+        light, dark = sorted((luminance(colors[ink]), luminance(colors[ground])), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 4.5, (mode, ink, ground)
+
+
 def test_the_ledger_shows_all_claims_in_order_with_a_verdict_in_words(reader: Reader) -> None:
     ids = [(attributes["id"] or "") for attributes in reader.of("tr") if "id" in attributes]
     assert ids == [f"claim-{claim}" for claim in reported.CLAIM_IDS]

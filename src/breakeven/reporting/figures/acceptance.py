@@ -126,9 +126,9 @@ def early_exit_layers(results: Results) -> Plot | None:
     return Plot(
         "early_exit_by_layer",
         "Leaving early: acceptance, cost and promise by exit layer",
-        "From calibration prompts, apart from the measured ones. A later exit is accepted more often and costs more. "
-        "Draft and verification share the layers below the exit, so the lower panel decides: the predicted speedup of "
-        "every exit at its best draft length.",
+        "From calibration prompts, apart from the measured ones. Draft and verification share the layers below the "
+        "exit, so neither curve decides alone."
+        + (" The lower panel does: the predicted speedup of every exit at its best draft length." if promises else ""),
         f"Lines by exit layer. Highest acceptance {number(alpha)} after layer {layer}.{promised}",
         svg,
     )

@@ -98,12 +98,19 @@ def speedup_map(results: Results) -> Plot | None:
         "speedup_map",
         "Where speculation can pay",
         "Predicted speedup at the best draft length for every acceptance and draft cost; red: break-even. Left of and "
-        "above the red line it pays. The lower panel adds what the upper law leaves out: verification and overhead "
-        f"({number(overhead)} plain steps a round) as measured here. Bars: intervals of the measured drafters."
+        "above the red line it pays."
+        + (_LOWER_PANEL.format(number(overhead)) if v is not None else "")
+        + (" Bars: intervals of the measured drafters." if points else "")
         + _caveats(points),
         f"Contour plots over acceptance and draft cost. Measured: {listed(where) or 'no drafter'}.",
         svg,
     )
+
+
+_LOWER_PANEL = (
+    " The lower panel adds what the upper law leaves out: verification and overhead ({} plain steps a round) as "
+    "measured here."
+)
 
 
 def _caveats(points: Sequence[SpeculativeRow]) -> str:

@@ -11,11 +11,11 @@ from matplotlib.colors import LogNorm
 
 from breakeven.reporting.data import Results
 from breakeven.reporting.figures.style import Plot, canvas, to_svg, whole_ticks
-from breakeven.reporting.words import number
+from breakeven.reporting.words import listed, number
 
 TENSORS = {
     "k_pre": "Keys before rotary embedding",
-    "k_post": "Keys as cached (after rotary embedding)",
+    "k_post": "Keys as cached",
     "v": "Values",
 }
 FloatGrid = npt.NDArray[np.float64]
@@ -24,7 +24,7 @@ FloatGrid = npt.NDArray[np.float64]
 def outlier_map(results: Results) -> Plot | None:
     """Draw every channel's largest magnitude relative to the median channel of its layer."""
     grids = {name: relative_maxima(results.channels, name) for name in TENSORS}
-    present = {name: grid for name, grid in grids.items() if grid is not None}
+    present = {name: grid for name, grid in grids.items() if grid is not None and np.isfinite(grid).any()}
     if not present:
         return None
     highest = max(float(np.nanmax(grid)) for grid in present.values())
@@ -48,9 +48,10 @@ def outlier_map(results: Results) -> Plot | None:
     return Plot(
         "kv_outlier_channels",
         "Outlier channels of keys and values",
-        "Each cell is one channel of one layer. Bright cells are channels whose largest value stands far above the "
-        "layer's median channel: vertical or repeated bright cells are what a scale per channel isolates and a scale "
-        "per token suffers from.",
+        "Each cell is one channel of one layer. A bright cell is a channel whose largest value stands far above the "
+        "layer's median channel: a scale per channel isolates it, a scale per token suffers from it. Largest over "
+        "median channel, mean over layers: "
+        f"{listed([f'{TENSORS[n].lower()} {number(spread(g), 1)}' for n, g in present.items()])}.",
         f"Heat maps by layer and channel of the largest magnitude over the layer's median. Highest cell, {strongest}.",
         svg,
     )
@@ -70,4 +71,5 @@ def relative_maxima(channels: pd.DataFrame, which: str) -> FloatGrid | None:
 
 def spread(grid: FloatGrid) -> float:
     """Return the mean over layers of the largest channel over the median one."""
-    return float(np.nanmean(np.nanmax(grid, axis=1)))
+    alive = grid[np.isfinite(grid).any(axis=1)]
+    return float(np.nanmax(alive, axis=1).mean())
