@@ -26,7 +26,7 @@ def test_target_logits_are_the_whole_models_behind_the_prompt() -> None:
 
 def test_defaults_own_nothing() -> None:
     drafter = Scripted(random_model("gpt2"), lambda tokens, k: [])
-    assert (drafter.nbytes, drafter.kv_nbytes, drafter.lossless, drafter.samples) == (0, 0, True, False)
+    assert (drafter.nbytes, drafter.kv_bytes_per_token, drafter.lossless, drafter.samples) == (0, 0, True, False)
     assert drafter.max_context_tokens == drafter.target.max_context_tokens
 
 

@@ -104,7 +104,7 @@ def test_without_a_draft_it_is_an_ordinary_step() -> None:
 
 def test_it_owns_no_memory() -> None:
     drafter = EarlyExitDrafter(random_model("llama"), 2)
-    assert drafter.nbytes == drafter.kv_nbytes == 0
+    assert drafter.nbytes == drafter.kv_bytes_per_token == 0
 
 
 @pytest.mark.parametrize("layer", [-1, 0, 4, 5])

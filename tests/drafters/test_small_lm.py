@@ -138,7 +138,7 @@ def test_memory_is_that_of_its_model_and_its_cache() -> None:
     drafter = SmallLmDrafter(target, draft)
     assert drafter.nbytes == draft.nbytes
     drafter.begin(PROMPT, target.new_cache(64))
-    assert drafter.kv_nbytes == 64 * draft.kv_bytes_per_token
+    assert drafter.kv_bytes_per_token == draft.kv_bytes_per_token > 0
 
 
 def test_target_and_draft_of_different_architectures() -> None:

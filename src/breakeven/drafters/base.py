@@ -75,6 +75,6 @@ class Drafter(ABC):
         return 0
 
     @property
-    def kv_nbytes(self) -> int:
-        """Bytes of the drafter's own KV cache, as allocated."""
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of keys and values that one token adds to the drafter's own cache."""
         return 0

@@ -96,8 +96,8 @@ class SmallLmDrafter(Drafter):
         return self.draft.nbytes
 
     @property
-    def kv_nbytes(self) -> int:
-        return self._draft_cache.nbytes
+    def kv_bytes_per_token(self) -> int:
+        return self.draft.kv_bytes_per_token
 
 
 def build(target: LayeredModel, setting: dict[str, Any], draft_model: LayeredModel | None) -> Drafter:

@@ -128,7 +128,7 @@ class Benchmark:
             "temperature": variant.temperature,
             "repeat": repeat,
         }
-        kv_draft = drafter.kv_nbytes if drafter is not None else 0
+        per_token_draft = drafter.kv_bytes_per_token if drafter is not None else 0
         self.requests.append(
             {
                 **common,
@@ -146,7 +146,7 @@ class Benchmark:
                 "margins": out.margins,
                 "repetition_8gram": repetition(out.tokens),
                 "kv_bytes_target": per_token * (len(task.tokens) + len(out.tokens) - 1),
-                "kv_bytes_draft": kv_draft,
+                "kv_bytes_draft": per_token_draft * (len(task.tokens) + len(out.tokens) - 1),
                 "drafter_bytes": drafter.nbytes if drafter is not None else 0,
                 "peak_memory_bytes": process_peak_bytes(self.target.device),
                 "lossless": drafter.lossless if drafter is not None else True,
@@ -174,7 +174,7 @@ class Benchmark:
                     "q_draft": one.q_draft,
                     "top2_margin": one.top2_margin,
                     "kv_bytes_target": per_token * (one.ctx_len + one.n_drafted),
-                    "kv_bytes_draft": kv_draft,
+                    "kv_bytes_draft": per_token_draft * (one.ctx_len + one.n_drafted),
                 }
             )
 
