@@ -176,6 +176,8 @@ def _create(database: Path, artifacts: Path) -> None:
     database.parent.mkdir(parents=True, exist_ok=True)
     try:
         SqlAlchemyStore(f"{_SQLITE}{aside}", str(artifacts))
+        # MLflow keeps connections by name; one to this name would later mean the renamed file.
+        SqlAlchemyStore._engine_map.pop(f"{_SQLITE}{aside}").dispose()
         aside.replace(database)
     finally:
         aside.unlink(missing_ok=True)
@@ -207,6 +209,9 @@ def _refusals(store: Store) -> Iterator[None]:
         raise
     except (sqlite3.Error, OSError) as error:
         raise TrackingError(_explain(store, str(error))) from error
+    except ModuleNotFoundError as error:
+        reason = f"the database driver {error.name} is not installed: `pip install {error.name}-binary`"
+        raise TrackingError(f"track.tracking_uri needs one more package: {reason}. {_NOTHING_LOST}") from error
     except Exception as error:
         # Known by module, so that the fast path need not import MLflow.
         if type(error).__module__.split(".")[0] not in {"mlflow", "sqlalchemy", "requests", "urllib3", "alembic"}:
