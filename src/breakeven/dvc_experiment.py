@@ -25,6 +25,7 @@ import typer
 from filelock import FileLock
 
 from breakeven import hardware, io
+from breakeven.errors import BreakevenError
 from breakeven.tracking import provenance
 
 _STANDALONE = Path(".dvc/tmp/exps/standalone")
@@ -129,6 +130,7 @@ def _run_child(number: int, name: str, overrides: Sequence[str], root: Path, log
         command += ["-S", override]
     # The stages run in a copy of the repository: PYTHONPATH makes them import that copy's code, not the installed one.
     environment = {
+        **_identity(root),
         **os.environ,
         provenance.SWEEP_VARIABLE: sweep_id,
         "PYTHONPATH": os.pathsep.join(filter(None, ["src", os.environ.get("PYTHONPATH", "")])),
@@ -155,6 +157,18 @@ def _run_child(number: int, name: str, overrides: Sequence[str], root: Path, log
         finally:
             end_group(child)
             tail.join(timeout=1.0)
+
+
+def _identity(root: Path) -> dict[str, str]:
+    """Return a git identity for where there is none (a container): DVC commits each experiment and needs one."""
+    try:
+        provenance.git("var", "GIT_COMMITTER_IDENT", folder=root)
+        return {}
+    except BreakevenError:
+        roles = ("GIT_AUTHOR", "GIT_COMMITTER")
+        return {f"{role}_NAME": "breakeven" for role in roles} | {
+            f"{role}_EMAIL": "breakeven@localhost" for role in roles
+        }
 
 
 def end_group(child: subprocess.Popen[bytes]) -> None:

@@ -35,7 +35,7 @@ def test_the_verdict_turns_on_the_margins_against_the_noise_of_the_run(
     found = divergences(pd.DataFrame([plain, spec]))
     assert found.loc[0, "position"] == 2
     assert found.loc[0, "verdict"] == verdict
-    assert found.loc[0, "epsilon"] == pytest.approx(0.1)
+    assert found.loc[0, "epsilon"] == pytest.approx(0.05)
 
 
 def test_one_large_margin_is_enough_to_refuse_a_near_tie() -> None:

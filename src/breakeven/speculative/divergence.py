@@ -17,10 +17,6 @@ COLUMNS = [
     "margin_plain", "margin_spec", "epsilon", "verdict",
 ]  # fmt: skip
 
-# The tie itself is picked as the worst of thousands of positions; its rounding may exceed the largest one seen at
-# positions that did not flip.
-_SAFETY = 2.0
-
 
 def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
     """Return the first position where two outputs differ, a missing token counting as different; None if equal."""
@@ -39,7 +35,7 @@ def divergences(requests: pd.DataFrame) -> pd.DataFrame:
     """
     pairs = list(_pairs(requests[requests["temperature"] == 0.0]))
     noise = [abs(p - s) for plain, spec, at in pairs for p, s in _agreed_margins(plain, spec, at)]
-    epsilon = _SAFETY * max(noise, default=0.0)
+    epsilon = max(noise, default=0.0)
     rows = [_row(plain, spec, at, epsilon) for plain, spec, at in pairs if at is not None]
     return pd.DataFrame(rows, columns=COLUMNS)
 
