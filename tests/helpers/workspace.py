@@ -103,6 +103,9 @@ def environment(root: Path, variables: Mapping[str, str] | None = None) -> dict[
         "PATH": os.pathsep.join([tools, kept.get("PATH", "")]),
         "PYTHONPATH": str(root / "src"),
         "OMP_NUM_THREADS": "1",
+        # No identity and no settings of whoever runs the tests.
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_CONFIG_NOSYSTEM": "1",
         **(variables or {}),
     }
 

@@ -24,6 +24,9 @@ STAGES = (
 )  # fmt: skip
 ALWAYS = {"hardware", "download", "track"}
 Copy = Callable[[], Path]
+IDENTITY = {
+    f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER") for key, value in (("NAME", "a"), ("EMAIL", "a@b.c"))
+}
 
 
 def _ran(output: str) -> set[str]:
@@ -89,10 +92,34 @@ def test_on_another_machine_what_is_timed_is_measured_again_and_nothing_else(cop
 
 def test_an_experiment_by_override_runs_what_the_override_concerns(copy_of: Copy) -> None:
     root = copy_of()
-    done = run(root, "dvc", "exp", "run", "-n", "longer", "-S", "experiment=quick", "-S", "speculate.k=[1,2]")
+    done = run(
+        root,
+        "dvc",
+        "exp",
+        "run",
+        "-n",
+        "longer",
+        "-S",
+        "experiment=quick",
+        "-S",
+        "speculate.k=[1,2]",
+        variables=IDENTITY,
+    )
     assert done.returncode == 0, done.stderr
     assert _ran(done.stdout) == ALWAYS, "quick has these draft lengths"
-    done = run(root, "dvc", "exp", "run", "-n", "shorter", "-S", "experiment=quick", "-S", "speculate.k=[1]")
+    done = run(
+        root,
+        "dvc",
+        "exp",
+        "run",
+        "-n",
+        "shorter",
+        "-S",
+        "experiment=quick",
+        "-S",
+        "speculate.k=[1]",
+        variables=IDENTITY,
+    )
     assert done.returncode == 0, done.stderr
     assert _ran(done.stdout) == ALWAYS | {"guard", "speculate", "summarize", "report"}
     rows = io.read_json(root / "reports" / "metrics" / "speculative.json")
@@ -110,12 +137,12 @@ def test_mistakes_are_refused_before_any_work_by_every_entry(copy_of: Copy) -> N
         ("speculate.k=[0]", "speculate.k holds 0"),
         ("hardware=cuda_h200", "needs a CUDA device"),
     ):
-        done = run(root, "dvc", "exp", "run", "-S", "experiment=quick", "-S", override)
+        done = run(root, "dvc", "exp", "run", "-S", "experiment=quick", "-S", override, variables=IDENTITY)
         assert done.returncode != 0
         assert message in done.stderr
         assert _ran(done.stdout) <= {"guard"}
     for override, message in (("measure.seed=abc", "measure.seed"), ("experiment=nope", "Available options")):
-        done = run(root, "dvc", "exp", "run", "-S", override)
+        done = run(root, "dvc", "exp", "run", "-S", override, variables=IDENTITY)
         assert done.returncode != 0
         assert message in done.stderr
     run(root, "git", "checkout", "--quiet", "params.yaml")
