@@ -25,6 +25,23 @@ LONGER: dict[str, int] = {}
 
 # Modules whose tests stand in a file of another name. Every other module has tests/<package>/test_<module>.py.
 TESTED_ELSEWHERE = {
+    "breakeven/doctor.py": "tests/test_cli.py",
+    "breakeven/reporting/data.py": "tests/reporting/test_page.py",
+    "breakeven/reporting/figures/acceptance.py": "tests/reporting/test_figures.py",
+    "breakeven/reporting/figures/catalogue.py": "tests/reporting/test_figures.py",
+    "breakeven/reporting/figures/costs.py": "tests/reporting/test_figures.py",
+    "breakeven/reporting/figures/kv_error.py": "tests/reporting/test_figures.py",
+    "breakeven/reporting/figures/memory.py": "tests/reporting/test_figures.py",
+    "breakeven/reporting/figures/outliers.py": "tests/reporting/test_figures.py",
+    "breakeven/reporting/figures/speedup.py": "tests/reporting/test_figures.py",
+    "breakeven/reporting/figures/style.py": "tests/reporting/test_figures.py",
+    "breakeven/reporting/kv_tables.py": "tests/reporting/test_tables.py",
+    "breakeven/reporting/narrative.py": "tests/reporting/test_page.py",
+    "breakeven/tracking/files.py": "tests/tracking/test_projection.py",
+    "breakeven/tracking/provenance.py": "tests/tracking/test_project.py",
+    "breakeven/tracking/publish.py": "tests/tracking/test_project.py",
+    "breakeven/tracking/reap.py": "tests/tracking/test_project.py",
+    "breakeven/tracking/ui.py": "tests/tracking/test_store.py",
     "breakeven/config_rules.py": "tests/test_config.py",
     "breakeven/dvc_experiment.py": "tests/test_sweep.py",
     "breakeven/errors.py": "tests/test_stage.py",
