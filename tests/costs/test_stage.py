@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from helpers.drafting import DRAFTERS
-from helpers.models import random_model
-
 from breakeven.calibration.calibrate import acceptance, write_outputs
 from breakeven.config import CalibrateConfig, Config, CostsConfig, MeasureConfig
 from breakeven.costs.rows import cost_rows
 from breakeven.costs.stage import measure_costs
+from helpers.drafting import DRAFTERS
+from helpers.models import random_model
 
 KS = [1, 2, 4]
 SETTINGS = {
