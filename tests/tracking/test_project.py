@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import sqlite3
@@ -314,8 +313,18 @@ def test_uncommitted_code_is_marked_and_attached(root: Path, database: Path, mon
     assert "+new: 1" in patches[0].read_text(encoding="utf-8")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_an_unwritable_database_is_a_clear_error(root: Path, database: Path) -> None:
-    database.chmod(0o444)
-    with pytest.raises(TrackingError, match="cannot be written"):
+def test_an_unwritable_database_is_a_clear_error(root: Path, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What SQLite says of a file without write permission (which root, who may run this test, never meets)."""
+
+    def readonly(_: Path) -> str:
+        raise sqlite3.OperationalError("attempt to write a readonly database")
+
+    monkeypatch.setattr("breakeven.tracking.store._revision", readonly)
+    with pytest.raises(TrackingError, match=r"cannot be written; fix its permissions.*reports/"):
+        project(root)
+
+
+def test_a_folder_that_cannot_be_made_is_a_clear_error(root: Path) -> None:
+    (root / "mlflow").write_text("a file in the way", encoding="utf-8")
+    with pytest.raises(TrackingError, match=r"mlflow\.db.*reports/"):
         project(root)

@@ -82,9 +82,9 @@ def test_bits_are_on_the_step_axis_and_every_axis_pair_has_its_own_key(results: 
                 for row in rows
                 if (row["k_axis"], row["v_axis"]) == (k_axis, v_axis)
             }
-            assert _series(record, f"k_{k_axis}.v_{v_axis}/attention_error{suffix}") == pytest.approx(expected)
+            assert _series(record, f"attention_error{suffix}.k_{k_axis}.v_{v_axis}") == pytest.approx(expected)
     best = (record.params["best_k_axis"], record.params["best_v_axis"])
-    assert _series(record, "attention_error") == _series(record, f"k_{best[0]}.v_{best[1]}/attention_error")
+    assert _series(record, "attention_error") == _series(record, f"attention_error.k_{best[0]}.v_{best[1]}")
     assert set(_series(record, "attention_error")) == {2, 3, 4, 8}
 
 
@@ -116,8 +116,8 @@ def test_other_temperatures_and_categories_do_not_mix_with_the_plain_keys(result
             row["speedup"] = 55.0
     changed: Any = rows
     record = _run(dataclasses.replace(results, speculative=changed), "early_exit")
-    assert set(_series(record, "T1/speedup").values()) == {77.0}
-    assert set(_series(record, "qa/speedup").values()) == {55.0}
+    assert set(_series(record, "speedup.T1").values()) == {77.0}
+    assert set(_series(record, "speedup.qa").values()) == {55.0}
     assert not {55.0, 77.0} & set(_series(record, "speedup").values())
 
 
@@ -135,8 +135,7 @@ def test_what_was_not_measured_is_left_out_and_never_zero_or_huge(results: Resul
 def test_mlflow_accepts_every_name(results: ResultFiles) -> None:
     for record in records(results):
         for name in [point.key for point in record.points] + list(record.params) + list(record.tags):
-            assert re.fullmatch(r"[\w./ :-]{1,250}", name), name
-            assert "//" not in name
+            assert re.fullmatch(r"[\w. -]{1,250}", name), name
         assert all(isinstance(point.step, int) and point.step >= 0 for point in record.points)
         assert len({(p.key, p.step) for p in record.points}) == len(record.points), "a step is logged once"
 
@@ -148,7 +147,7 @@ def test_verification_cost_and_memory_are_there(results: ResultFiles) -> None:
     assert _series(record, curves[0])[1] == pytest.approx(1.0, abs=0.1)
     assert any(point.key.startswith("memory.") for point in record.points)
     assert _series(record, "peak_memory_bytes")
-    assert _series(record, "acceptance.conditional")[1] == pytest.approx(0.6)
+    assert _series(record, "conditional_acceptance")[1] == pytest.approx(0.6)
 
 
 def test_the_result_id_changes_with_inputs_and_measurement_only(results: ResultFiles) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from breakeven.config import TrackConfig
@@ -75,43 +80,67 @@ def test_the_interface_has_one_worker_on_this_store(root: Path) -> None:
     assert line[line.index("--port") + 1] == "5001"
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[str]:
-    """A real MLflow server on a free port."""
+def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    folder = tmp_path / "server"
-    folder.mkdir()
-    command = [
-        *(sys.executable, "-m", "mlflow", "server", "--workers", "1", "--host", "127.0.0.1", "--port", str(port)),
-        *("--backend-store-uri", f"sqlite:///{folder}/server.db", "--artifacts-destination", str(folder / "artifacts")),
-    ]
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def _serving(folder: Path, port: int, *command: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a server until it answers; end it afterwards, with everything that it started."""
     process = workspace.start(folder, *command, start_new_session=True)
     try:
         deadline = time.monotonic() + 200
         while True:
-            assert process.poll() is None
+            assert process.poll() is None, process.communicate()[0]
             assert time.monotonic() < deadline
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2):
                     break
             except OSError:
                 time.sleep(0.5)
-        yield f"http://127.0.0.1:{port}"
+        yield process
     finally:
-        process.terminate()
-        try:
-            process.communicate(timeout=30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
 
 
 @pytest.mark.slow
-def test_a_tracking_server_holds_each_result_once(root: Path, server: str) -> None:
-    workspace.write_results(root, reported.results(config=reported.config(track__tracking_uri=server)))
-    assert project(root)[1] == publish.Outcome(logged=6, known=0)
-    assert project(root)[1] == publish.Outcome(logged=0, known=6)
-    assert not (root / "mlflow" / "mlflow.db").exists()
-    assert list((root.parent / "server" / "artifacts").rglob("report.html"))
+def test_a_tracking_server_holds_each_result_once(root: Path, tmp_path: Path) -> None:
+    port, folder = _free_port(), tmp_path / "server"
+    folder.mkdir()
+    command = [
+        *(sys.executable, "-m", "mlflow", "server", "--workers", "1", "--host", "127.0.0.1", "--port", str(port)),
+        *("--backend-store-uri", f"sqlite:///{folder}/server.db", "--artifacts-destination", str(folder / "artifacts")),
+    ]
+    uri = f"http://127.0.0.1:{port}"
+    with _serving(folder, port, *command):
+        workspace.write_results(root, reported.results(config=reported.config(track__tracking_uri=uri)))
+        assert project(root)[1] == publish.Outcome(logged=6, known=0)
+        assert project(root)[1] == publish.Outcome(logged=0, known=6)
+        assert not (root / "mlflow" / "mlflow.db").exists()
+        assert list((folder / "artifacts").rglob("report.html"))
+
+
+@pytest.mark.slow
+def test_the_interface_shows_the_runs_and_their_files_and_starts_no_job_runners(root: Path) -> None:
+    project(root)
+    port = _free_port()
+    with _serving(root, port, "breakeven", "ui", "--port", str(port)) as server:
+        query = {"experiment_ids": ["1", "2"], "filter": "metrics.best_speedup > 0 and params.drafter = 'ngram'"}
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/api/2.0/mlflow/runs/search",
+            json.dumps(query).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            runs = json.load(answer)["runs"]
+        assert len(runs) == 1
+        logged = {metric["key"] for metric in runs[0]["data"]["metrics"]}
+        assert {"alpha", "c", "speedup", "peak_memory_bytes"} <= logged
+        file = f"http://127.0.0.1:{port}/get-artifact?path=report.html&run_uuid={runs[0]['info']['run_id']}"
+        with urllib.request.urlopen(file, timeout=60) as answer:
+            assert b"<title>report</title>" in answer.read()
+        lines = [" ".join(child.cmdline()) for child in psutil.Process(server.pid).children(recursive=True)]
+        assert not [line for line in lines if "huey" in line or "_job_runner" in line]

@@ -4,8 +4,10 @@ One run per (machine, model, drafter) and per (machine, model, scheme). A metric
 k on the step axis, one that varies with precision has nominal bits there, so that MLflow's line charts compare runs;
 its table shows the last step only, hence the `best_*` and `*_at_Nbit` scalars under names of their own.
 
-Keys: plain ones are all categories at the first temperature; `T1/alpha` another temperature; `qa/alpha` a category;
-`k_channel.v_token/attention_error` a pair of axes. `*_low` and `*_high` bound the interval.
+Keys: plain ones are all categories at the first temperature; `alpha.T1` another temperature; `alpha.qa` a category;
+`attention_error.k_channel.v_token` a pair of axes; `v.ctx64` a context length. `*_low` and `*_high` bound the interval.
+Qualifiers come last and without a slash: MLflow sorts charts by name and puts slashed names into sections of their own,
+above the plain ones.
 """
 
 from __future__ import annotations
@@ -108,10 +110,10 @@ def _kv(files: ResultFiles, scheme: str) -> RunRecord:
     keys = ("kv_bytes_per_token", *_KV_PLAIN)
     points: list[Point] = []
     for pair, pair_rows in by_pair.items():
-        points += _points(pair_rows, "bits_nominal", _KV_WITH_INTERVAL, keys, f"k_{pair[0]}.v_{pair[1]}/")
+        points += _points(pair_rows, "bits_nominal", _KV_WITH_INTERVAL, keys, f".k_{pair[0]}.v_{pair[1]}")
     points += _points(by_pair[best], "bits_nominal", _KV_WITH_INTERVAL, keys)
     for row in by_pair[best]:
-        points += _values(row, ("attention_error", "output_error_both"), 0, "", f"_at_{row['bits_nominal']}bit")
+        points += _values(row, ("attention_error", "output_error_both"), 0, infix=f"_at_{row['bits_nominal']}bit")
     extra = {"scheme": scheme, "best_k_axis": best[0], "best_v_axis": best[1]}
     return _record(files, KV, scheme, extra, points, rows, settings_of=f"kv.{scheme}")
 
@@ -128,17 +130,20 @@ def _speculative(files: ResultFiles, drafter: str) -> RunRecord:
     first: list[Mapping[str, Any]] = [dict(row) for row in at_first_temperature(rows)]
     points: list[Point] = []
     for category in sorted({row["category"] for row in first} - {ALL}):
-        points += _points(_one_per_k(first, category), "k", ("alpha", "tau", "speedup"), (), f"{category}/")
+        points += _points(_one_per_k(first, category), "k", ("alpha", "tau", "speedup"), (), f".{category}")
     for temperature in sorted({row["temperature"] for row in rows}):
         at_temperature = [dict(row) for row in rows if row["temperature"] == temperature]
-        prefix = "" if first and temperature == first[0]["temperature"] else f"T{temperature:g}/"
-        points += _points(_one_per_k(at_temperature, ALL), "k", _WITH_INTERVAL, _PLAIN, prefix)
+        qualifier = "" if first and temperature == first[0]["temperature"] else f".T{temperature:g}"
+        points += _points(_one_per_k(at_temperature, ALL), "k", _WITH_INTERVAL, _PLAIN, qualifier)
     best = next((row for row in chosen(rows) if first and row["temperature"] == first[0]["temperature"]), None)
     points += _machine_points(files, drafter)
     extra = {"drafter": drafter}
     if best is not None:
         points += _acceptance_points(files, best)
-        points += [Point("best_k", float(best["k"])), *_values(dict(best), _BEST, 0, "best_")]
+        points += [
+            Point("best_k", float(best["k"])),
+            *(Point(f"best_{p.key}", p.value) for p in _values(dict(best), _BEST, 0)),
+        ]
         extra |= {
             "setting": best["setting"],
             "best_k": str(best["k"]),
@@ -169,15 +174,16 @@ def _machine_points(files: ResultFiles, drafter: str) -> list[Point]:
         for row in cost_rows(files.costs, quantity):
             # Rows with a layer time one exit each: calibration's business.
             if row["drafter"] == owner and row["layer"] is None and row["m"] is not None:
-                points += _renamed(row, f"{name}.ctx{row['context_tokens']}", row["m"])
+                points += _renamed(row, name, row["m"], f".ctx{row['context_tokens']}")
     for row in cost_rows(files.costs, "memory_bytes", lambda row: row["drafter"] in (None, drafter)):
         points += [Point(f"memory.{row['part']}_bytes", float(row["value"]))] if _finite(row["value"]) else []
     return points
 
 
-def _renamed(row: Mapping[str, Any], name: str, step: int) -> list[Point]:
+def _renamed(row: Mapping[str, Any], name: str, step: int, qualifier: str = "") -> list[Point]:
     """Return a `value` with its bounds under another name."""
-    return _values({name + bound: row[f"value{bound}"] for bound in ("", "_low", "_high")}, (name,), step)
+    renamed = {name + bound: row[f"value{bound}"] for bound in ("", "_low", "_high")}
+    return _values(renamed, (name,), step, qualifier)
 
 
 def _acceptance_points(files: ResultFiles, best: Mapping[str, Any]) -> list[Point]:
@@ -186,27 +192,31 @@ def _acceptance_points(files: ResultFiles, best: Mapping[str, Any]) -> list[Poin
     points: list[Point] = []
     for row in files.acceptance:
         if row["position"] is not None and all(dict(row)[key] == best[key] for key in keys):
-            points += _renamed(row, f"acceptance.{row['definition']}", row["position"])
+            points += _renamed(row, f"{row['definition']}_acceptance", row["position"])
     return points
 
 
 def _points(
-    rows: Iterable[Mapping[str, Any]], step: str, with_interval: Sequence[str], plain: Sequence[str], prefix: str = ""
+    rows: Iterable[Mapping[str, Any]],
+    step: str,
+    with_interval: Sequence[str],
+    plain: Sequence[str],
+    qualifier: str = "",
 ) -> list[Point]:
     points: list[Point] = []
     for row in sorted(rows, key=lambda row: int(row[step])):
-        points += _values(row, with_interval, int(row[step]), prefix)
-        points += [
-            Point(prefix + key, float(row[key]), int(row[step])) for key in plain if key in row and _finite(row[key])
-        ]
+        points += _values(row, with_interval, int(row[step]), qualifier)
+        points += [Point(key + qualifier, float(row[key]), int(row[step])) for key in plain if _finite(row.get(key))]
     return points
 
 
-def _values(row: Mapping[str, Any], keys: Sequence[str], step: int, prefix: str = "", suffix: str = "") -> list[Point]:
+def _values(
+    row: Mapping[str, Any], keys: Sequence[str], step: int, qualifier: str = "", infix: str = ""
+) -> list[Point]:
     """Return each key with the bounds of its interval; null means "not measured" and is left out."""
     bounded = [(key, bound) for key in keys for bound in ("", "_low", "_high")]
     return [
-        Point(f"{prefix}{key}{suffix}{bound}", float(row[key + bound]), step)
+        Point(f"{key}{infix}{bound}{qualifier}", float(row[key + bound]), step)
         for key, bound in bounded
         if _finite(row.get(key + bound))
     ]

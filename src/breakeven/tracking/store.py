@@ -88,9 +88,10 @@ class Store:
         Raises:
             TrackingError: the database is locked, unwritable, damaged or written by a newer MLflow; no server.
         """
-        self.lock.parent.mkdir(parents=True, exist_ok=True)
-        with _refusals(self), FileLock(self.lock):
-            yield self.open()
+        with _refusals(self):
+            self.lock.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(self.lock):
+                yield self.open()
 
     def open(self) -> MlflowClient:
         """Return a client; the caller holds the lock.
