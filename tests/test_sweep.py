@@ -59,7 +59,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "src" / "dvc").mkdir(parents=True)  # `python -m dvc` finds this one: PYTHONPATH=src
     (tmp_path / "src" / "dvc" / "__init__.py").touch()
     (tmp_path / "src" / "dvc" / "__main__.py").write_text(_DVC, encoding="utf-8")
-    (tmp_path / ".gitignore").write_text("/outputs/\n/.dvc/\n/calls.txt\n/stage.pid\n/started\n", encoding="utf-8")
+    (tmp_path / ".gitignore").write_text("__pycache__/\n/outputs/\n/.dvc/\n/calls.txt\n/stage.pid\n/started\n", encoding="utf-8")
     workspace.commit_all(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -151,7 +151,7 @@ def test_a_name_changes_with_whatever_the_result_depends_on(root: Path, monkeypa
 
 def test_an_interrupted_driver_takes_its_job_down_with_it(root: Path) -> None:
     command = ["breakeven", "sweep", "-m", "experiment=quick", "measure.seed=6"]
-    driver = workspace.start(root, *command, variables={"PYTHONPATH": ""})
+    driver = workspace.start(root, *command)
     try:
         _wait_for(root / "started")
         children = psutil.Process(driver.pid).children(recursive=True)

@@ -98,10 +98,11 @@ def environment(root: Path, variables: Mapping[str, str] | None = None) -> dict[
     """Return the environment of a child: this interpreter's tools, the clone's own code, no outer experiment."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("DVC_", "BREAKEVEN_", "MLFLOW_"))}
     tools = str(Path(sys.executable).parent)
+    sources = root / "src" / "breakeven"
     return {
         **kept,
         "PATH": os.pathsep.join([tools, kept.get("PATH", "")]),
-        "PYTHONPATH": str(root / "src"),
+        "PYTHONPATH": str((sources if sources.exists() else REPOSITORY / "src" / "breakeven").parent),
         "OMP_NUM_THREADS": "1",
         # No identity and no settings of whoever runs the tests.
         "GIT_CONFIG_GLOBAL": os.devnull,

@@ -157,8 +157,7 @@ def test_mistakes_are_refused_before_any_work_by_every_entry(copy_of: Copy) -> N
 def test_a_sweep_with_one_job_killed_finishes_the_others_and_then_only_that_one(copy_of: Copy) -> None:
     root = copy_of()
     command = ("breakeven", "sweep", "-m", "experiment=quick", "track.experiment_prefix=a,b,c,d")
-    variables = {"PYTHONPATH": ""}
-    sweep = workspace.start(root, *command, variables=variables)
+    sweep = workspace.start(root, *command)
     log = next(iter(_wait(lambda: list((root / "outputs" / "sweep").glob("*/1/job.log")))))
     _wait(lambda: "Running stage 'hardware'" in log.read_text(encoding="utf-8"))
     victim = next(
@@ -172,7 +171,7 @@ def test_a_sweep_with_one_job_killed_finishes_the_others_and_then_only_that_one(
     assert list((root / ".dvc" / "tmp" / "exps" / "standalone").glob("tmp*")) == []
     assert {name.split("/")[0] for name, _ in _runs(root)} == {"a", "c", "d"}
 
-    again = run(root, *command, variables=variables, timeout=600)
+    again = run(root, *command, timeout=600)
     assert again.returncode == 0, again.stdout + again.stderr
     assert _states(again.stdout) == ["skipped", "finished", "skipped", "skipped"]
     assert {name.split("/")[0] for name, _ in _runs(root)} == {"a", "b", "c", "d"}
@@ -190,9 +189,8 @@ def test_stages_of_an_experiment_run_the_code_of_its_own_copy(copy_of: Copy) -> 
     source = root / "src" / "breakeven" / "guard.py"
     text = source.read_text(encoding="utf-8")
     source.write_text(text.replace('MEND = "', 'print("the clone\'s own code")\nMEND = "'), encoding="utf-8")
-    done = run(
-        root, "breakeven", "sweep", "-m", "experiment=quick", "track.experiment_prefix=z", variables={"PYTHONPATH": ""}
-    )
+    elsewhere = {"PYTHONPATH": str(workspace.REPOSITORY / "src")}
+    done = run(root, "breakeven", "sweep", "-m", "experiment=quick", "track.experiment_prefix=z", variables=elsewhere)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the clone's own code" in done.stdout
 

@@ -43,7 +43,7 @@ def _results_logged(database: Path) -> Counter[str]:
 
 
 def _track(root: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    return workspace.run(root, sys.executable, TRACK, variables={"PYTHONPATH": "", **variables})
+    return workspace.run(root, sys.executable, TRACK, variables=variables)
 
 
 def test_a_fresh_clone_gets_one_finished_run_each_in_the_right_experiment(root: Path) -> None:
@@ -107,7 +107,7 @@ def test_nothing_new_means_that_mlflow_is_not_even_imported(root: Path, database
         "import sys; from pathlib import Path; from breakeven.tracking.project import project; "
         "print(project(Path.cwd())[1]); print([m for m in ('mlflow', 'torch', 'sqlalchemy') if m in sys.modules])"
     )
-    done = workspace.run(root, sys.executable, "-c", script, variables={"PYTHONPATH": ""})
+    done = workspace.run(root, sys.executable, "-c", script)
     assert done.stdout == "Outcome(logged=0, known=6)\n[]\n", done.stderr
 
 
@@ -142,7 +142,7 @@ def test_an_interrupted_run_counts_as_not_logged_and_a_deleted_one_as_logged(roo
 
 def test_two_processes_on_a_fresh_machine_neither_corrupt_nor_duplicate(root: Path) -> None:
     """MLflow's own start-up corrupts a fresh SQLite file for good when two processes meet on it."""
-    processes = [workspace.start(root, sys.executable, TRACK, variables={"PYTHONPATH": ""}) for _ in range(3)]
+    processes = [workspace.start(root, sys.executable, TRACK) for _ in range(3)]
     outputs = [process.communicate(timeout=240)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0], outputs
     database = root / "mlflow" / "mlflow.db"
@@ -240,7 +240,7 @@ run(track.main)
 
 def _interrupted(root: Path, signum: signal.Signals) -> int:
     script = _SLOW_TRACK.format(folder=str(workspace.REPOSITORY / "pipelines"))
-    process = workspace.start(root, sys.executable, "-c", script, variables={"PYTHONPATH": ""})
+    process = workspace.start(root, sys.executable, "-c", script)
     deadline = time.monotonic() + 120
     while not (root / "opened").exists():
         assert process.poll() is None, process.communicate()[0]
