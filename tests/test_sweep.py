@@ -59,7 +59,9 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "src" / "dvc").mkdir(parents=True)  # `python -m dvc` finds this one: PYTHONPATH=src
     (tmp_path / "src" / "dvc" / "__init__.py").touch()
     (tmp_path / "src" / "dvc" / "__main__.py").write_text(_DVC, encoding="utf-8")
-    (tmp_path / ".gitignore").write_text("__pycache__/\n/outputs/\n/.dvc/\n/calls.txt\n/stage.pid\n/started\n", encoding="utf-8")
+    (tmp_path / ".gitignore").write_text(
+        "__pycache__/\n/outputs/\n/.dvc/\n/calls.txt\n/stage.pid\n/started\n", encoding="utf-8"
+    )
     workspace.commit_all(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
