@@ -13,12 +13,15 @@ from breakeven.drafters.base import Draft, Drafter
 from breakeven.drafters.small_lm import SmallLmDrafter
 from breakeven.models.adapter import LayeredModel
 from breakeven.models.cache import KVCache
-from breakeven.speculative.loop import Generation, Request, generate
+from breakeven.speculative.loop import Generation, Request, Round, generate
 from breakeven.speculative.sampling import draw
 from breakeven.speculative.verify import Verdict, verify_rejection
 from helpers.models import TableModel
 
 DRAFTERS = ("ngram", "early_exit", "small_lm")
+
+TABLE_PROMPT = [0, 1, 2, 3, 0, 1, 2]
+PROMPT = [40, 72, 72, 105, 40, 72, 72, 9, 200, 40, 72]
 
 NGRAM = {"max_ngram": 3, "min_ngram": 1, "match": "most_recent"}
 
@@ -28,6 +31,16 @@ def decode(target: LayeredModel, drafter: Drafter | None, prompt: list[int], **c
     fields = {"prompt_id": "p", "k": 4, "temperature": 0.0, "max_new_tokens": 24, "eos_ids": frozenset(), "seed": 1}
     request = Request(prompt=prompt, **(fields | changes))
     return generate(target, drafter, request, target.new_cache(len(prompt) + request.max_new_tokens))
+
+
+def plain_text(target: LayeredModel, n: int = 12, prompt: list[int] = PROMPT) -> list[int]:
+    """Greedy output whose first tokens are distinct, so that a token of it marks one position."""
+    return decode(target, None, prompt, max_new_tokens=n).tokens
+
+
+def counts(rounds: list[Round]) -> list[tuple[int, int, int, str]]:
+    """What each round drafted, accepted and emitted, and why it ended."""
+    return [(r.n_drafted, r.n_accepted, r.n_emitted, r.end_reason) for r in rounds]
 
 
 def build(name: str, target: LayeredModel, draft: LayeredModel | None = None) -> Drafter:

@@ -10,29 +10,15 @@ import torch
 
 from breakeven.models.adapter import LayeredModel
 from breakeven.speculative import loop
-from breakeven.speculative.loop import Generation, Request, Round, generate
+from breakeven.speculative.loop import Generation, Request, generate
 from breakeven.speculative.sampling import probabilities
-from helpers.drafting import DRAFTERS, build, decode, drafter_on_table
+from helpers.drafting import DRAFTERS, PROMPT, TABLE_PROMPT, build, decode, drafter_on_table
 from helpers.models import TableModel, random_model
-
-TABLE_PROMPT = [0, 1, 2, 3, 0, 1, 2]
 
 
 @pytest.fixture(scope="module")
 def target() -> LayeredModel:
     return random_model("llama")
-
-
-PROMPT = [40, 72, 72, 105, 40, 72, 72, 9, 200, 40, 72]
-
-
-def plain_text(target: LayeredModel, n: int = 12, prompt: list[int] = PROMPT) -> list[int]:
-    """Greedy output whose first tokens are distinct, so that a token of it marks one position."""
-    return decode(target, None, prompt, max_new_tokens=n).tokens
-
-
-def counts(rounds: list[Round]) -> list[tuple[int, int, int, str]]:
-    return [(r.n_drafted, r.n_accepted, r.n_emitted, r.end_reason) for r in rounds]
 
 
 # --- counts: every round log obeys them ---

@@ -7,28 +7,25 @@ import pytest
 from breakeven.drafters.base import Draft, Drafter
 from breakeven.errors import BreakevenError
 from breakeven.models.adapter import LayeredModel
-from breakeven.speculative.loop import Request, Round, generate
-from helpers.drafting import DRAFTERS, Scripted, build, decode, drafter_on_table, oracle
+from breakeven.speculative.loop import Request, generate
+from helpers.drafting import (
+    DRAFTERS,
+    PROMPT,
+    TABLE_PROMPT,
+    Scripted,
+    build,
+    counts,
+    decode,
+    drafter_on_table,
+    oracle,
+    plain_text,
+)
 from helpers.models import CONTEXT, TableModel, random_model
-
-TABLE_PROMPT = [0, 1, 2, 3, 0, 1, 2]
 
 
 @pytest.fixture(scope="module")
 def target() -> LayeredModel:
     return random_model("llama")
-
-
-PROMPT = [40, 72, 72, 105, 40, 72, 72, 9, 200, 40, 72]
-
-
-def plain_text(target: LayeredModel, n: int = 12, prompt: list[int] = PROMPT) -> list[int]:
-    """Greedy output whose first tokens are distinct, so that a token of it marks one position."""
-    return decode(target, None, prompt, max_new_tokens=n).tokens
-
-
-def counts(rounds: list[Round]) -> list[tuple[int, int, int, str]]:
-    return [(r.n_drafted, r.n_accepted, r.n_emitted, r.end_reason) for r in rounds]
 
 
 # --- end of sequence (transformers #47912, openvino.genai #1951, vLLM #56101) ---
